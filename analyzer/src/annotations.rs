@@ -1,5 +1,5 @@
-//! What the program says through `heaptape.h`: heaps and labels, which are sites outside of all
-//! frames of the program, and the names of all allocators of a process.
+//! Heaps and labels that a program names through `heaptape.h`, and the names of the allocators of a
+//! process. A heap or label is a call site outside of all frames of the program.
 
 use crate::load::Process;
 use crate::model::block_filter::AllocatorFilter;

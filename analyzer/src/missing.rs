@@ -1,5 +1,5 @@
-//! What is missing from a recording. A truncated or damaged recording is read as far as possible,
-//! and everything that is missing is listed.
+//! Lists what is missing from a recording. We read a truncated or damaged one as far as we can, and
+//! say in each report what we couldn't see.
 
 use crate::early_ends::EarlyEnds;
 use crate::text::{bytes, clean, counted};

@@ -1,5 +1,5 @@
-//! The source files that debug information names. A path may be any of a hostile recording, so only
-//! regular files are read, and no more than a limit.
+//! The source files that debug information names. A hostile recording may name any path, so we read
+//! regular files only, and no more than a limit.
 
 use crate::text::bytes;
 use std::fs::OpenOptions;

@@ -66,17 +66,11 @@ impl FullScreen {
     }
 
     /// Returns the next event of the terminal, or `None` after a time without one.
-    ///
-    /// # Errors
-    /// The terminal cannot be read.
     pub(crate) fn next_event(&self, timeout: Duration) -> io::Result<Option<Event>> {
         if event::poll(timeout)? { event::read().map(Some) } else { Ok(None) }
     }
 
     /// Draws a view. Only what has changed is written.
-    ///
-    /// # Errors
-    /// The terminal cannot be written.
     pub(crate) fn draw(&mut self, view: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         // After a stop, the terminal has nothing of what was drawn before. After a change of its
         // size, it has all of it elsewhere. `Terminal::clear` would query the terminal for its
@@ -90,9 +84,6 @@ impl FullScreen {
     }
 
     /// Stops this process, as Ctrl-Z does. It goes on when it is continued.
-    ///
-    /// # Errors
-    /// The signal cannot be sent.
     pub(crate) fn stop(&self) -> io::Result<()> {
         low_level::raise(SIGTSTP)
     }

@@ -135,8 +135,7 @@ impl Context<'_> {
 ///
 /// # Errors
 /// Returns [`Error::Unanswerable`] when no block of the selected processes contained the address;
-/// the nearest blocks are printed then. Other errors are those of reading recordings and of writing
-/// to `out`.
+/// the nearest blocks are printed then. Or a recording cannot be read, or `out` cannot be written.
 pub fn run(query: &Query, options: Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let mut found = false;
     let outcome = print_reports(query, out, style, true, |process, symbols, progress| {

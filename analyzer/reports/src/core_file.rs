@@ -115,8 +115,8 @@ fn signal_name(number: i32) -> &'static str {
 /// Runs `heaptape core`.
 ///
 /// # Errors
-/// The core cannot be read, or its process is not in the recording. Other errors are those of reading
-/// recordings and of writing to `out`.
+/// The core cannot be read, or its process is not in the recording. Or a recording cannot be read,
+/// or `out` cannot be written.
 pub fn run(
     core: &CoreFile,
     query: &Query,

@@ -160,7 +160,7 @@ const NOT_RECORDED: &str = "it was not recorded which block holds which";
 ///
 /// # Errors
 /// [`Error::Unanswerable`] when no selected process has references, or nothing is of what was asked
-/// for. Other errors are those of reading recordings and of writing to `out`.
+/// for. Or a recording cannot be read, or `out` cannot be written.
 pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     let mut is_there = false;
     let before = options.since.as_deref().map(heaptape_analyzer::open).transpose()?;
@@ -281,9 +281,6 @@ fn report(
 }
 
 /// Returns the blocks that the question is about; `None` for all.
-///
-/// # Errors
-/// There are none.
 fn chosen(holders: &Holders<'_>, options: &Options) -> Result<Option<Vec<u32>>, Error> {
     let Some(of) = &options.of else { return Ok(None) };
     let address = of.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok());

@@ -46,8 +46,7 @@ struct Reports<'a, A> {
 ///
 /// # Errors
 /// Returns the error of `report`, and [`Error::Unanswerable`] when no selected process has the
-/// events that the report needs. Other errors are those of opening the recordings and of writing to
-/// `out`.
+/// events that the report needs. Or a recording cannot be read, or `out` cannot be written.
 pub(crate) fn print_reports<A: Report + Serialize>(
     query: &Query,
     out: &mut dyn Write,

@@ -246,8 +246,8 @@ fn ended_later(process: &Process, snapshot: &Residency) -> Option<u64> {
 /// snapshot in the time range is shown, or the one with the most resident memory.
 ///
 /// # Errors
-/// Returns [`Error::Unanswerable`] when no selected process has a snapshot of its pages. Other
-/// errors are those of reading recordings and of writing to `out`.
+/// Returns [`Error::Unanswerable`] when no selected process has a snapshot of its pages. Or a
+/// recording cannot be read, or `out` cannot be written.
 pub fn run(query: &Query, when: When, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
     if !query.scope.filter.is_all() {
         return Err(Unanswerable::AllBlocks.into());

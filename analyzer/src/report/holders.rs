@@ -243,9 +243,6 @@ fn module_at(process: &Process, address: u64) -> Option<&Module> {
 
 impl<'a> Holders<'a> {
     /// Reads the references of a process and names them. Returns `None` if there are none.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn of(process: &'a Process, symbols: &mut Symbolizer) -> Result<Option<Holders<'a>>, String> {
         let Some(mut snapshot) = process.references()? else { return Ok(None) };
         let mut namer = Namer {

@@ -31,9 +31,6 @@ pub enum DebuginfodError {
 
 /// Queries the servers for a build-id in hexadecimal digits, if there are any and none has timed
 /// out (`silent`). Returns the path of the fetched file, which may be anything.
-///
-/// # Errors
-/// Why there is no file.
 pub fn fetch(build_id: &str, silent: &AtomicBool) -> Result<PathBuf, DebuginfodError> {
     if std::env::var_os("DEBUGINFOD_URLS").is_none_or(|urls| urls.is_empty()) {
         return Err(DebuginfodError::NoServer);

@@ -183,9 +183,6 @@ pub(crate) fn wrappers(named: &[String]) -> Vec<String> {
 }
 
 /// Parses a number of frames: a number from 1, or `all`.
-///
-/// # Errors
-/// Other text.
 pub(crate) fn frames(text: &str) -> Result<usize, String> {
     match text {
         "all" => Ok(usize::MAX),

@@ -29,9 +29,6 @@ pub(super) struct Source {
 
 impl Source {
     /// Reads and sums files, and prints their faults.
-    ///
-    /// # Errors
-    /// A file cannot be read.
     pub(super) fn load(&self, files: Vec<PathBuf>) -> anyhow::Result<Set> {
         let inputs = dcpi::Inputs {
             files,
@@ -85,9 +82,6 @@ pub(super) struct Args {
 }
 
 /// Parses a percentage from 0 to 100.
-///
-/// # Errors
-/// Other text.
 pub(super) fn per_cent(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=100.0).contains(number));
     number.ok_or_else(|| "must be a number from 0 to 100".to_string())

@@ -11,9 +11,6 @@ const PACKED: &str = "heaptape";
 
 /// Returns the paths; if there is none, the newest recording of the current folder, which is named
 /// on standard error.
-///
-/// # Errors
-/// There is no recording.
 pub(crate) fn or_newest(paths: Vec<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
     if !paths.is_empty() {
         return Ok(paths);
@@ -27,9 +24,6 @@ pub(crate) fn or_newest(paths: Vec<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Returns the two newest recordings of the current folder, the older one first.
-///
-/// # Errors
-/// There are not two.
 pub(super) fn two() -> anyhow::Result<(PathBuf, PathBuf)> {
     let mut found = recordings(Path::new("."));
     let (Some(new), Some(old)) = (found.pop(), found.pop()) else {

@@ -28,9 +28,6 @@ enum At {
 }
 
 /// Parses a point in time.
-///
-/// # Errors
-/// Other text.
 fn at(text: &str) -> Result<At, String> {
     match text {
         "peak" => Ok(At::Peak),

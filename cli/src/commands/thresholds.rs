@@ -42,9 +42,6 @@ pub(crate) fn is_list_request(args: &[OsString]) -> bool {
 }
 
 /// Prints the metrics that conditions can name.
-///
-/// # Errors
-/// Standard output cannot be written.
 pub(crate) fn print_metrics() -> anyhow::Result<Outcome> {
     let mut out = std::io::stdout().lock();
     for metric in METRICS {

@@ -87,9 +87,6 @@ fn program(((program, label), sums): ((String, String), Sums)) -> (u64, JudgedPr
 }
 
 /// Judges what a process holds.
-///
-/// # Errors
-/// Why it cannot be judged.
 fn judge(state: &Path, control: &Control, process: &Process) -> Result<Suspects, Unjudged> {
     let is_in = |mode: Mode| process.mode.starts_with(mode.name());
     if is_in(Mode::Off) {

@@ -1,5 +1,5 @@
-//! The epochs on disk, and the thread that owns them: which files belong to an epoch, when it is
-//! sealed, how long it is kept.
+//! The thread that owns the epochs on disk: it says which files belong to an epoch, seals epochs when
+//! they are over, and removes them when their time has come ([`super::retention`]).
 //!
 //! The names of files and folders are in [`formats::recording`].
 //!

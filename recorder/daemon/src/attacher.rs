@@ -105,9 +105,6 @@ pub(crate) struct Attacher {
 
 impl Attacher {
     /// Starts the thread. `library` is the file of the standalone library.
-    ///
-    /// # Errors
-    /// The error of the thread.
     pub(crate) fn start(library: &'static [u8], clock: Clock, wake: Wake) -> io::Result<Attacher> {
         let (commands, receiver) = unbounded();
         let (sender, outcomes) = unbounded();

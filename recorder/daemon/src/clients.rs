@@ -1,4 +1,4 @@
-//! One process of the service: its identity, what is kept of it, and its growth.
+//! One process that the daemon records: who it is, its counts so far, and how it grew.
 
 use super::config::{Choice, Death, MIN_INTERVAL, Sampling};
 use super::epoch::Epoch;

@@ -1,5 +1,5 @@
-//! The state of the disk: what is stored of each user and may be, and whether it can be written. The
-//! archive publishes it for other threads.
+//! How full the disk is: what each user has stored and may store, and whether the last write worked.
+//! The archive publishes it for other threads.
 
 use super::config::Keep;
 use super::log_limit::LogLimit;

@@ -27,9 +27,6 @@ pub(crate) struct Epoch {
 
 impl Epoch {
     /// Starts an epoch: creates its folder.
-    ///
-    /// # Errors
-    /// The error of the folder.
     pub(crate) fn begin(state: &Path, uid: u32, reader: Option<u32>) -> io::Result<Epoch> {
         let own = state.join(uid.to_string());
         make_folder(&own, reader)?;

@@ -90,9 +90,6 @@ pub(crate) struct Epochs {
 
 impl Epochs {
     /// Starts the thread of the archive. Epochs that earlier daemons left open are sealed.
-    ///
-    /// # Errors
-    /// The error of the thread.
     pub(crate) fn start(config: &Config, saver: Option<Arc<Saver>>) -> io::Result<Epochs> {
         let (state, keep, disk) = (config.state.clone(), config.keep(), Arc::new(Disk::default()));
         let archive = Archive::new(&state, keep, Arc::clone(&disk), saver);
@@ -120,9 +117,6 @@ impl Epochs {
     }
 
     /// Returns the epoch of a user, and starts one if there is none.
-    ///
-    /// # Errors
-    /// The error of the folder.
     pub(crate) fn of_user(&mut self, uid: u32) -> io::Result<Arc<Epoch>> {
         if let Some(current) = self.current.get(&uid) {
             return Ok(Arc::clone(&current.epoch));

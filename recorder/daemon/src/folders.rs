@@ -35,9 +35,6 @@ pub(crate) fn make_state_folder(state: &Path, serves_all: bool) -> io::Result<()
 }
 
 /// Lets all users reach the programs' socket in a folder, if the daemon serves them.
-///
-/// # Errors
-/// The error of the permissions.
 pub(crate) fn open_folder_of(socket: &Path, config: &Config) -> io::Result<()> {
     if config.serves_all { add_permissions(socket.parent().unwrap_or(Path::new("/")), 0o055) } else { Ok(()) }
 }

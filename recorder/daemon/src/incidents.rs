@@ -1,4 +1,5 @@
-//! What happened to programs, for alerts: flights that were kept, and kills because memory ran out.
+//! Counts what alerts ask for: flight recordings that were kept, and programs that were killed because
+//! memory ran out.
 
 use super::fair_map::FairMap;
 use super::metrics::{LabeledMetric, Labels};

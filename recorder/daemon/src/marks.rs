@@ -11,9 +11,6 @@ use std::path::Path;
 const MAX_MARKS: usize = 1000;
 
 /// Adds a mark to those of a state folder. All users may read them.
-///
-/// # Errors
-/// The error of the file.
 pub(crate) fn add(state: &Path, mark: Mark) -> io::Result<()> {
     let path = state.join(MARKS);
     let mut marks = Mark::read_all(&std::fs::read_to_string(&path).unwrap_or_default());

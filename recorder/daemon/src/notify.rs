@@ -42,9 +42,6 @@ impl Notify {
     }
 
     /// Stores descriptors for the next daemon in systemd, under a name.
-    ///
-    /// # Errors
-    /// The error of `sendmsg`.
     pub fn store(&self, name: &str, files: &[BorrowedFd<'_>]) -> nix::Result<()> {
         match &self.0 {
             Some(socket) => sys::send_files(sys::fd(socket), format!("FDSTORE=1\nFDNAME={name}").as_bytes(), files),

@@ -120,9 +120,6 @@ impl Orphan {
 
 impl Orphans {
     /// Starts the search. `known` are the processes that this daemon has taken over.
-    ///
-    /// # Errors
-    /// The error of the thread.
     pub(crate) fn search(config: &Config, known: HashSet<u32>) -> io::Result<Orphans> {
         let (socket, serves_all) = (config.socket.display().to_string(), config.serves_all);
         let (sender, found) = channel();

@@ -56,9 +56,6 @@ fn arguments(push: &PushConfig, to: &str, config: &Config) -> Vec<OsString> {
 
 impl Pusher {
     /// Starts the thread if the configuration has a server. It runs as long as the daemon.
-    ///
-    /// # Errors
-    /// The error of the thread.
     pub(crate) fn start(config: &Config) -> io::Result<Option<Pusher>> {
         let Some(to) = &config.push.to else { return Ok(None) };
         http::warn_of_open_token(config.push.token.as_deref());

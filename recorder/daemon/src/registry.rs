@@ -1,5 +1,5 @@
-//! The processes of the daemon: those that it records, those that have ended and are not completely
-//! written, and what all of them counted.
+//! The processes that the daemon records, those that have ended but aren't written completely, and
+//! the sums of all of them.
 
 use super::clients::{Client, Ended, FlightEnd};
 use super::epoch::Epoch;

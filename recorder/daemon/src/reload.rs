@@ -1,5 +1,5 @@
-//! What changes when the configuration is read again: the settings as text, and which of them apply
-//! at once.
+//! Compares the configuration that was read again with the one in use: which settings changed, and
+//! which of these apply at once.
 
 use super::config::{Config, Death};
 use std::fmt::{self, Debug};

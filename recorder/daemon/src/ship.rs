@@ -48,9 +48,6 @@ pub(crate) struct Shipper {
 impl Shipper {
     /// Starts the thread if the configuration has a destination. It ships what is waiting, and
     /// again at each message of `sealed`.
-    ///
-    /// # Errors
-    /// The error of the thread.
     pub(crate) fn start(config: &Config, sealed: impl FnOnce() -> Receiver<()>) -> io::Result<Option<Shipper>> {
         let Some(to) = &config.ship_to else { return Ok(None) };
         http::warn_of_open_token(config.ship_token.as_deref());

@@ -40,9 +40,6 @@ pub(crate) struct Successor {
 impl Successor {
     /// Finds the fd store, or starts one, and returns the processes in it. `passed` are descriptors
     /// that systemd passed to this process.
-    ///
-    /// # Errors
-    /// The error of the folder of live blocks.
     pub(crate) fn find(config: &Config, passed: Vec<(String, OwnedFd)>) -> io::Result<(Successor, Vec<Held<Note>>)> {
         let carried = config.state.join(CARRIED);
         make_folder(&carried, None)?;
@@ -73,9 +70,6 @@ impl Successor {
     }
 
     /// Removes the files of all processes but these: the others have ended meanwhile.
-    ///
-    /// # Errors
-    /// The error of the folder.
     pub(crate) fn remove_files_except(&self, pids: &[u32]) -> io::Result<()> {
         let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
         for entry in std::fs::read_dir(&self.carried)?.flatten() {

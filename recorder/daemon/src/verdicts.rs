@@ -1,6 +1,6 @@
-//! What the programs hold by verdict, and their most suspect call sites, for the metrics. A process
-//! of its own judges at intervals, as `heaptape leaks` does: it reads files of programs, which may
-//! contain anything.
+//! Runs `heaptape leaks` over the recorded programs at intervals, and keeps for the metrics what each
+//! holds by verdict, with its most suspect call sites. A confined process does it, since files of
+//! programs may contain anything.
 
 use super::config::Config;
 use super::helper_command::{self, NICE};
@@ -110,9 +110,6 @@ fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
 
 impl Verdicts {
     /// Starts the thread if the configuration has an interval. It runs as long as the daemon.
-    ///
-    /// # Errors
-    /// The error of the thread.
     pub fn start(config: &Config) -> io::Result<Verdicts> {
         let verdicts = Verdicts::default();
         let Some(interval) = config.verdicts else { return Ok(verdicts) };

@@ -1,4 +1,4 @@
-//! The digest of one process: translates ordered records to trace, tape and profile.
+//! The digest of one process: turns its ordered records into trace, tape and profile.
 
 mod annotated;
 mod carried_mappings;

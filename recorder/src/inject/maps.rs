@@ -1,4 +1,4 @@
-//! The mappings of a process: the files whose code is mapped, and free address ranges near to it.
+//! The files whose code a process has mapped, and the free address ranges near them.
 
 use crate::target::maps;
 use wire::area::PAGE;

@@ -1,4 +1,4 @@
-//! Static programs: they have no loader that would load the preload library.
+//! Static programs: there is no loader that could load our library.
 //!
 //! `heaptape record` stops such a program at its exec, before its first instruction, maps the
 //! standalone library into it, and lets the library run first. The library attaches the process and

@@ -1,4 +1,5 @@
-//! What the drain and the digest share about the release of ring space.
+//! The state of ring space that drain and digest share: which of them may release it, and how far the
+//! digest has come.
 
 use std::sync::atomic::{
     AtomicBool, AtomicU64,

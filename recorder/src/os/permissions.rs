@@ -1,4 +1,4 @@
-//! Folders and files of a recording that one user besides their owner may read.
+//! Folders and files of a recording that one other user may read, the one whose program it is.
 
 use crate::os::sys;
 use std::fs::{DirBuilder, File};

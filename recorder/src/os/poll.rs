@@ -1,4 +1,4 @@
-//! Waiting for several descriptors at once.
+//! Waits for several descriptors at once.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -8,9 +8,6 @@ use std::time::Duration;
 
 /// Waits until a descriptor is readable or closed, a signal arrives, or the time is over. Returns
 /// for each descriptor, in the same order, whether it is ready.
-///
-/// # Errors
-/// The error of `poll`.
 pub fn wait<'fd>(descriptors: impl Iterator<Item = BorrowedFd<'fd>>, timeout: Duration) -> io::Result<Vec<bool>> {
     let mut polls: Vec<PollFd<'_>> = descriptors.map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN)).collect();
     // Rounded up: a shorter wait would end before what it waits for is due.

@@ -1,4 +1,5 @@
-//! Files at paths that a traced program has chosen.
+//! Opens files at paths that a traced program has chosen: regular ones only, since to open anything
+//! else may do something.
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;

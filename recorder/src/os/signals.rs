@@ -80,9 +80,6 @@ impl ReceivedSignal {
 impl Signals {
     /// Blocks all signals. SIGCHLD is no longer ignored, since a parent that ignores it does not
     /// receive the wait status of its children.
-    ///
-    /// # Errors
-    /// The error of `signalfd4`.
     pub(crate) fn block_all() -> io::Result<Signals> {
         let mask = spawn::swap_mask(spawn::ALL_SIGNALS);
         // A fault of this process ends it all the same: the kernel doesn't keep such a signal pending.

@@ -78,9 +78,6 @@ pub(crate) fn swap_mask(mask: Mask) -> Mask {
 }
 
 /// Returns the signal mask of a thread that the caller traces and that is stopped.
-///
-/// # Errors
-/// The error of `ptrace`.
 pub(crate) fn mask_of(tid: u32) -> io::Result<Mask> {
     // <linux/ptrace.h>; the address is the size of a mask.
     const PTRACE_GETSIGMASK: u32 = 0x420a;
@@ -92,9 +89,6 @@ pub(crate) fn mask_of(tid: u32) -> io::Result<Mask> {
 
 /// Replaces the signal mask of a thread that the caller traces and that is stopped. Returns the old
 /// one.
-///
-/// # Errors
-/// The error of `ptrace`.
 pub(crate) fn swap_mask_of(tid: u32, mask: Mask) -> io::Result<Mask> {
     const PTRACE_SETSIGMASK: u32 = 0x420b;
     let old = mask_of(tid)?;
@@ -109,9 +103,6 @@ const EXTENDED_REGISTERS: c_long = 0x202;
 
 /// Returns the floating-point and vector registers of a stopped tracee, as the kernel lays them out
 /// in a signal frame.
-///
-/// # Errors
-/// The error of `ptrace`.
 pub(crate) fn extended_registers(tid: nix::unistd::Pid) -> nix::Result<Vec<u8>> {
     /// More than all known processors have.
     const MAX_BYTES: usize = 64 << 10;
@@ -125,9 +116,6 @@ pub(crate) fn extended_registers(tid: nix::unistd::Pid) -> nix::Result<Vec<u8>> 
 }
 
 /// Sets the registers that [`extended_registers`] returned.
-///
-/// # Errors
-/// The error of `ptrace`.
 pub(crate) fn set_extended_registers(tid: nix::unistd::Pid, bytes: &[u8]) -> nix::Result<()> {
     let mut range = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: the kernel reads the range only.
@@ -136,9 +124,6 @@ pub(crate) fn set_extended_registers(tid: nix::unistd::Pid, bytes: &[u8]) -> nix
 }
 
 /// Returns a descriptor from which the pending signals of the caller are read.
-///
-/// # Errors
-/// The error of `signalfd4`.
 pub(crate) fn signal_file(mask: Mask) -> io::Result<OwnedFd> {
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
     // SAFETY: the pointer is to 8 bytes, the size that is passed.
@@ -186,9 +171,6 @@ pub(crate) fn bit(signal: c_int) -> Mask {
 }
 
 /// Returns the wait status of a child, without waiting; `None` if it has not changed.
-///
-/// # Errors
-/// The error of `waitpid`.
 pub(crate) fn child_status(pid: u32) -> io::Result<Option<c_int>> {
     let mut status = 0;
     // SAFETY: `status` is writable.
@@ -203,9 +185,6 @@ pub(crate) fn reap(pid: u32) {
 }
 
 /// Starts a child that blocks all signals, does nothing, and ends when this process ends.
-///
-/// # Errors
-/// The error of `fork`.
 pub(crate) fn idle_child() -> io::Result<u32> {
     let parent = std::process::id();
     // SAFETY: the child calls only functions that may be called after a fork in a process with
@@ -411,9 +390,6 @@ pub(crate) struct HeldChild {
 
 impl HeldChild {
     /// Forks the program's process. The caller must have blocked all signals.
-    ///
-    /// # Errors
-    /// The error of `socketpair` or `fork`.
     pub(crate) fn start(program: &Program, attributes: &ExecAttributes) -> io::Result<HeldChild> {
         use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
         let (channel, child_channel) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;

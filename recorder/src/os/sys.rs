@@ -212,9 +212,6 @@ impl Drop for Mapping {
 }
 
 /// Appends bytes to the file of an area of this size.
-///
-/// # Errors
-/// The error of the file.
 pub fn append(file: &OwnedFd, size: u64, bytes: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     std::fs::File::from(file.try_clone()?).write_all_at(bytes, size)
@@ -227,9 +224,6 @@ pub fn seal(file: &OwnedFd) {
 }
 
 /// Sends one message, with a descriptor if one is given.
-///
-/// # Errors
-/// The error of `sendmsg`.
 pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> nix::Result<()> {
     let files: Vec<i32> = file.iter().map(|file| file.as_raw_fd()).collect();
     let rights = [socket::ControlMessage::ScmRights(&files)];
@@ -240,9 +234,6 @@ pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<Borro
 
 /// Receives one message and the descriptor that was sent with it: the client's side of
 /// [`send_with`].
-///
-/// # Errors
-/// The error of `recvmsg`.
 pub fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)> {
     let mut space = nix::cmsg_space!([i32; 1]);
     let mut buffers = [io::IoSliceMut::new(bytes)];
@@ -259,9 +250,6 @@ pub fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(us
 }
 
 /// Sends one message with descriptors; waits until there is space.
-///
-/// # Errors
-/// The error of `sendmsg`.
 pub fn send_files(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> nix::Result<()> {
     send_files_with(socket, bytes, files, true)
 }
@@ -280,17 +268,11 @@ pub fn send_files_with(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd
 }
 
 /// Receives one message and up to `N` descriptors that were sent with it.
-///
-/// # Errors
-/// The error of `recvmsg`.
 pub fn receive_files<const N: usize>(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
     receive_in(socket, bytes, nix::cmsg_space!([i32; N]))
 }
 
 /// Receives one message with as many descriptors as the kernel passes with one.
-///
-/// # Errors
-/// The error of `recvmsg`.
 pub(crate) fn receive_many_files(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
     receive_in(socket, bytes, nix::cmsg_space!([i32; 253]))
 }
@@ -311,9 +293,6 @@ fn receive_in(socket: BorrowedFd<'_>, bytes: &mut [u8], mut space: Vec<u8>) -> n
 
 /// Creates an empty file in memory. glibc has a function for the system call only since 2.27, and
 /// the command must start with 2.17.
-///
-/// # Errors
-/// That of `memfd_create`.
 pub(crate) fn new_memory_file(name: &CStr, flags: u32) -> nix::Result<OwnedFd> {
     // SAFETY: the name ends with a zero byte; the call writes no memory.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })?;
@@ -322,9 +301,6 @@ pub(crate) fn new_memory_file(name: &CStr, flags: u32) -> nix::Result<OwnedFd> {
 }
 
 /// Creates a file in memory that contains these bytes.
-///
-/// # Errors
-/// The error of the file.
 pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = new_memory_file(c"heaptape", libc::MFD_CLOEXEC)?;
     std::fs::File::from(file.try_clone()?).write_all(bytes)?;
@@ -364,9 +340,6 @@ pub fn inherited(number: i32) -> Option<OwnedFd> {
 }
 
 /// Accepts the next connection as a non-blocking socket that is closed on exec.
-///
-/// # Errors
-/// The error of `accept4`.
 pub fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     let flags = socket::SockFlag::SOCK_CLOEXEC | socket::SockFlag::SOCK_NONBLOCK;
     let socket = socket::accept4(listener.as_raw_fd(), flags)?;
@@ -381,9 +354,6 @@ pub fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 /// Returns a descriptor that becomes readable when the peer process ends. It is the peer's own
 /// where the kernel supports that, otherwise it is opened by number.
-///
-/// # Errors
-/// The error of `pidfd_open`.
 pub fn process_of_peer(socket: BorrowedFd<'_>, pid: u32) -> nix::Result<OwnedFd> {
     const SO_PEERPIDFD: i32 = 77;
     let mut received: i32 = -1;
@@ -402,9 +372,6 @@ pub fn process_of_peer(socket: BorrowedFd<'_>, pid: u32) -> nix::Result<OwnedFd>
 
 /// Returns a descriptor that becomes readable when a process ends. The number must still be that of
 /// the process, as for a child that has not been waited for.
-///
-/// # Errors
-/// The error of `pidfd_open`.
 pub fn process(pid: u32) -> nix::Result<OwnedFd> {
     // SAFETY: the call takes integers only; its result is a new descriptor or an error.
     let received = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) })?;
@@ -434,9 +401,6 @@ pub fn exit_status(process: BorrowedFd<'_>) -> Option<i32> {
 
 /// Forks the process, which must have one thread. Returns the pid of the child, and `None` in the
 /// child.
-///
-/// # Errors
-/// The error of `fork`.
 pub fn fork() -> nix::Result<Option<u32>> {
     // SAFETY: the callers have not started a thread, so no lock that the child may need is held by
     // a thread that it does not have.
@@ -476,9 +440,6 @@ pub(crate) fn share_memory(pids: [u32; 2]) -> Option<bool> {
 }
 
 /// Gives up all capabilities of this thread, for good: see capset(2).
-///
-/// # Errors
-/// The error of `capset`.
 pub(crate) fn drop_capabilities() -> nix::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     let (header, none) = ([VERSION_3, 0], [[0u32; 3]; 2]);

@@ -1,4 +1,4 @@
-//! The live blocks in ascending order, and the way from an address to the block that it is in.
+//! The live blocks in ascending order: given an address, finds the block that it is in.
 
 use crate::heap::index::{Block, Index};
 use formats::resident::Allocator;

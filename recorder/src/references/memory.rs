@@ -1,4 +1,4 @@
-//! The memory of the process: by `process_vm_readv`, and only the pages that are there.
+//! Reads the memory of the process with `process_vm_readv`, and only pages that are there.
 
 use crate::session::traced_process::Session;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};

@@ -66,9 +66,6 @@ impl<'a> Search<'a> {
     }
 
     /// Searches the regions outside of blocks.
-    ///
-    /// # Errors
-    /// The error of `put`.
     pub(super) fn roots(&mut self, regions: &[RootRegion], threads: &[StoppedThread], put: Put<'_>) -> io::Result<()> {
         let mut packer = EdgePacker::default();
         for (number, region) in (0..).zip(regions) {
@@ -139,9 +136,6 @@ impl<'a> Search<'a> {
     }
 
     /// Searches the blocks.
-    ///
-    /// # Errors
-    /// The error of `put`.
     pub(super) fn blocks(&mut self, put: Put<'_>) -> io::Result<()> {
         let (mut blocks, mut edges) = (BlockPacker::default(), EdgePacker::default());
         let mut first = 0;

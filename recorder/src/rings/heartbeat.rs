@@ -1,5 +1,4 @@
-//! The heartbeat, which shows the programs that their recorder runs, so that they continue to wait
-//! for it.
+//! The heartbeat: it shows programs that wait for space that their recorder still runs.
 
 use crate::os::clock::Clock;
 use crate::os::sys::Mapping;

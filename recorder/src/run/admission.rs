@@ -228,9 +228,6 @@ fn offer<P: Policy>(policy: &mut P, mut client: Client, known: Known, terms: Ter
 }
 
 /// Records a process from its attach on.
-///
-/// # Errors
-/// Its folder cannot be created.
 pub fn admit_running<P: Policy>(
     policy: &mut P,
     running: RunningProcess,

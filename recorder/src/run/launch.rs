@@ -198,9 +198,6 @@ fn variables(launch: &Launch, socket: &Path) -> impl Iterator<Item = (&'static s
 }
 
 /// Lets the program run. Into a static one the library is loaded first; returns why that failed.
-///
-/// # Errors
-/// The program cannot be executed.
 fn release(
     held: HeldChild,
     loading: Option<Result<StaticProgram, String>>,

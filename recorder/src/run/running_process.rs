@@ -160,9 +160,6 @@ pub struct Target {
 
 impl Target {
     /// Examines a process, and plans what will be hooked. Nothing is stopped or changed.
-    ///
-    /// # Errors
-    /// Why it cannot be attached.
     pub fn find(pid: u32, library: &[u8], own: &[OwnAllocator]) -> Result<Target, AttachError> {
         let (identity, mut memory) = checks::examine(pid)?;
         let image = Image::read(library)?;
@@ -212,9 +209,6 @@ impl Target {
     }
 
     /// Attaches the process. From the return on, its events are in its area.
-    ///
-    /// # Errors
-    /// Why it runs on unchanged.
     pub fn attach(mut self, options: &Options, clock: Clock) -> Result<(Target, RunningProcess), AttachError> {
         let start_tick = clock.now();
         let (mut tries, starter) = (0, std::process::id());
@@ -565,9 +559,6 @@ impl Target {
 
 /// Restores the functions of a process whose recorder was killed. Returns the number of functions
 /// that had a jump. The library stays mapped, and is not called any more.
-///
-/// # Errors
-/// Why nothing is restored.
 pub fn restore(pid: u32, own: &[OwnAllocator]) -> Result<usize, AttachError> {
     let (identity, memory) = checks::examine(pid)?;
     let planner = Planner::new(own);

@@ -68,8 +68,6 @@ impl AboutFile {
         Ok((number(offset), number(length)))
     }
 
-    /// # Errors
-    /// No memory is left.
     pub fn write<N: Serialize>(&self, about: &About<N>) -> io::Result<()> {
         let text = serde_json::to_vec(about)?;
         let length = text.len() as u64;
@@ -79,8 +77,6 @@ impl AboutFile {
         self.0.write_all_at(&[offset.to_le_bytes(), length.to_le_bytes()].concat(), 0)
     }
 
-    /// # Errors
-    /// It is another file.
     pub fn read<N: DeserializeOwned>(&self) -> io::Result<About<N>> {
         let (offset, length) = self.head()?;
         let end = offset.checked_add(length).filter(|end| self.0.metadata().is_ok_and(|file| *end <= file.len()));

@@ -172,9 +172,6 @@ impl Request {
 
 impl Listener {
     /// Listens at a path for programs and senders of files.
-    ///
-    /// # Errors
-    /// The error of the socket, or of the path.
     pub fn open(path: &Path) -> io::Result<Listener> {
         let mut listener = Listener::new()?;
         listener.add(listen(path, SockType::SeqPacket)?, Some(path.to_owned()), HELLO_TIMEOUT)?;
@@ -200,9 +197,6 @@ impl Listener {
     }
 
     /// Creates an empty set of listening sockets.
-    ///
-    /// # Errors
-    /// The error of `epoll_create1`.
     pub fn new() -> io::Result<Listener> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(sys::io)?;
         let spare = File::open("/dev/null").ok();
@@ -271,9 +265,6 @@ impl Listener {
     /// Waits until a connection or a request arrives, until one of `others` is readable or closed,
     /// or until the time is over. With a timeout of zero it does not wait. Returns for each of
     /// `others`, in the same order, whether it is ready.
-    ///
-    /// # Errors
-    /// The error of `poll`.
     pub fn wait<'fd>(
         &'fd self,
         others: impl Iterator<Item = BorrowedFd<'fd>>,

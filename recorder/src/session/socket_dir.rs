@@ -64,9 +64,6 @@ impl SocketDir {
     /// Creates a folder in the first of these directories where that is possible: XDG_RUNTIME_DIR,
     /// TMPDIR, `/tmp`. For root, whose programs can change their user, directories that other users
     /// can traverse come first.
-    ///
-    /// # Errors
-    /// The error of the last directory that was tried.
     pub(crate) fn make() -> Result<SocketDir, SocketDirError> {
         let directories = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
         let mut directories: Vec<PathBuf> = directories.chain([PathBuf::from("/tmp")]).collect();

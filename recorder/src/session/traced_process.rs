@@ -1,4 +1,4 @@
-//! One process from its hello to its end, as all stages share it.
+//! One process from its hello to its end. All stages of the pipeline share this.
 
 mod builder;
 

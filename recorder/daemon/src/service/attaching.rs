@@ -1,4 +1,5 @@
-//! Processes that were started without the library: attached on request or by a rule, and left.
+//! Attaches programs that were started without the library, on request or by a rule, and lets them go
+//! again.
 
 use super::Service;
 use crate::attacher::{Attacher, LeftProcess, NewProcess, Outcome, Search};

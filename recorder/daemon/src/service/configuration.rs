@@ -1,4 +1,4 @@
-//! The configuration is read again.
+//! Reads the configuration again, and applies what may change while the daemon runs.
 
 use super::Service;
 use crate::protocol::Reloaded;

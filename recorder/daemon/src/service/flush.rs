@@ -1,5 +1,5 @@
-//! `ctl flush`: everything that was recorded is on disk, and belongs to an epoch, also of processes
-//! that have just ended.
+//! `ctl flush`: answers once everything recorded so far is on disk and in an epoch, processes that have
+//! just ended included.
 
 use super::Service;
 use super::answers::{notifier, processes};

@@ -1,5 +1,5 @@
-//! Which processes the daemon records, how, and in which folders: its policy of admission. Ends of
-//! processes.
+//! Decides which processes the daemon records, how, and in which folders (its policy of
+//! [`heaptape_recorder::run::admission`]), and follows them to their end.
 
 use super::Service;
 use crate::budget::EVENTS;
@@ -262,9 +262,6 @@ impl Service {
     }
 
     /// Records a process that was attached, and that uses its area already.
-    ///
-    /// # Errors
-    /// The error of the folder.
     pub(super) fn admit_running(&mut self, running: RunningProcess, choice: Choice) -> io::Result<SessionId> {
         admission::admit_running(self, running, |service, request, who| {
             let [_, label] = requested(who);

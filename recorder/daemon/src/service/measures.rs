@@ -1,4 +1,4 @@
-//! The metrics of the daemon, from the owners of its state.
+//! Collects the daemon's metrics from the owners of its state.
 
 use super::Service;
 use crate::metrics::{self, LabeledMetric, Labels, OwnMetric};

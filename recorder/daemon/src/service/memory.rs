@@ -1,5 +1,5 @@
-//! The memory of the processes as the kernel counts it, and whether the kernel killed one of them
-//! because it ran out.
+//! Asks the kernel how much memory the processes have, and whether it killed one because memory ran
+//! out.
 
 use super::Service;
 use crate::clients::KernelMemory;

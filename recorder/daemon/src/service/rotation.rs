@@ -1,5 +1,5 @@
-//! Rotation: epochs start and end, processes continue in other folders and modes, flight recordings
-//! are kept.
+//! Starts and ends epochs. Processes then continue in another folder, perhaps in another mode, and
+//! flight recordings are kept.
 
 use super::Service;
 use crate::archive::KeptFlight;

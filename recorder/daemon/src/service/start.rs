@@ -1,4 +1,4 @@
-//! The start of the daemon: its sockets, threads and folders, and the processes of the last daemon.
+//! Starts the daemon: its sockets, threads and folders, and what the last daemon left to it.
 
 use super::Service;
 use super::attaching::Attaches;

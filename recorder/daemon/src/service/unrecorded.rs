@@ -1,5 +1,5 @@
-//! Processes that run unrecorded: those that could not reach the daemon, or do not answer, are named.
-//! Those that an earlier one did not pass on are recorded again if their memory can be opened.
+//! Names processes that run unrecorded because they couldn't reach the daemon, or don't answer. Those
+//! that an earlier daemon didn't pass on are recorded again if we can open their memory.
 
 use super::Service;
 use crate::clients::Note;

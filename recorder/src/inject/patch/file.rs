@@ -117,9 +117,6 @@ pub(super) struct Symbols {
 }
 
 /// Searches the symbols of a file, also in separate files.
-///
-/// # Errors
-/// Why the file was not searched.
 pub(crate) fn find_symbols(file: &File, headers: &Headers, names: &Names, deadline: Instant) -> Result<Symbols, Fault> {
     let mut elf = headers.search(file, names, deadline)?;
     let mut is_stripped = !elf.has_all_names;

@@ -66,9 +66,6 @@ pub(crate) struct Trampoline {
 
 /// Examines the function whose `code` is at `address`. `size` is the length of the function, or 0
 /// if it is not known.
-///
-/// # Errors
-/// Why its start cannot be moved.
 pub(super) fn start(code: &[u8], address: u64, size: usize) -> Result<Start, Refusal> {
     let skipped = if code.starts_with(&ENDBR) { ENDBR.len() } else { 0 };
     let (code, address) = (code.get(skipped..).unwrap_or_default(), address.wrapping_add(skipped as u64));

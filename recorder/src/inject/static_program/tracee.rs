@@ -157,9 +157,6 @@ impl Tracee {
     }
 
     /// Lets a process run until it executes a program, and is stopped before its first instruction.
-    ///
-    /// # Errors
-    /// It has ended.
     pub(crate) fn run_to_exec(&mut self) -> Result<(), LoadError> {
         loop {
             match self.wait()? {

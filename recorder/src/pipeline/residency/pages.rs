@@ -115,9 +115,6 @@ const fn kind_of(entry: u64) -> Option<PageKind> {
 }
 
 /// Reads the pages of address ranges from `pagemap`.
-///
-/// # Errors
-/// The error of the file.
 fn read(pagemap: &File, page: u64, ranges: impl Iterator<Item = (u64, u64)>, runs: &mut PageRuns) -> io::Result<()> {
     const ENTRY: usize = size_of::<u64>();
     let mut buffer = vec![0; ENTRIES * ENTRY];
@@ -143,9 +140,6 @@ fn read(pagemap: &File, page: u64, ranges: impl Iterator<Item = (u64, u64)>, run
 
 /// Reads the pages of a process from its open `pagemap`. `ranges` are its mappings, in ascending
 /// order. Returns one of the `PAGES_` numbers.
-///
-/// # Errors
-/// The error of the file.
 pub(super) fn pages(
     pagemap: &File,
     page: u64,

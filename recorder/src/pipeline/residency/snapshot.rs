@@ -45,9 +45,6 @@ pub(super) fn resident_bytes(pid: u32, page: u64) -> Option<u64> {
 }
 
 /// Stores the sums of `/proc/PID/status` in a snapshot.
-///
-/// # Errors
-/// The error of the file.
 fn add_status(pid: u32, snapshot: &mut Residency) -> io::Result<()> {
     let mut text = Vec::new();
     File::open(format!("/proc/{pid}/status"))?.take(MAX_STATUS).read_to_end(&mut text)?;
@@ -68,9 +65,6 @@ fn add_status(pid: u32, snapshot: &mut Residency) -> io::Result<()> {
 }
 
 /// Reads the mappings of a process.
-///
-/// # Errors
-/// The error of the file.
 fn read_maps(process: &str) -> io::Result<Vec<u8>> {
     let mut maps = Vec::new();
     File::open(format!("/proc/{process}/maps"))?.take(maps::MAX_BYTES).read_to_end(&mut maps)?;
@@ -83,9 +77,6 @@ pub(crate) fn area_at(address: u64) -> Option<u64> {
 }
 
 /// Reads maps, pages and sums. Returns what was read before the pages, or `None` if the process has not mapped the area with this inode, as after an exec.
-///
-/// # Errors
-/// The error of one of the files.
 fn read(
     (pid, own): (u32, &[(u64, u64)]),
     area: u64,

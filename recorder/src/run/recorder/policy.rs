@@ -31,9 +31,6 @@ const MAX_SESSIONS: usize = 4096;
 
 impl Recorder {
     /// Records a process from its attach on.
-    ///
-    /// # Errors
-    /// Its folder cannot be created.
     pub fn admit_running(&mut self, running: RunningProcess) -> io::Result<()> {
         self.first_pid.get_or_insert(running.client.pid);
         self.census.attaches(running.client.pid);

@@ -74,9 +74,6 @@ impl Task {
 
 /// Reads the references of a process, and returns once its threads are as they were: the end of the
 /// thread that has stopped them lets go of them, before the one that ends the process goes on.
-///
-/// # Errors
-/// Why there are none.
 fn read_beside(session: &Arc<Session>, commands: &Sender<Command>, since: Instant) -> Result<(), String> {
     let (its_session, its_commands) = (Arc::clone(session), commands.clone());
     let reader = crash::spawn("reads references", move || {
@@ -92,9 +89,6 @@ fn read_beside(session: &Arc<Session>, commands: &Sender<Command>, since: Instan
 }
 
 /// Reads the references of a process whose threads stand still.
-///
-/// # Errors
-/// Why there are none.
 fn read(session: &Session, commands: &Sender<Command>, still: &Still, since: Instant) -> Result<(), String> {
     let blocks = live_blocks(commands, session.id).ok_or("the live blocks are not known")?;
     let Still { reader_tid, ref threads, count: thread_count, .. } = *still;

@@ -108,9 +108,6 @@ pub(crate) enum Resume {
 }
 
 /// Lets a stopped thread go on, and delivers a signal to it unless that is 0.
-///
-/// # Errors
-/// The error of `ptrace`.
 pub(super) fn resume(tid: Pid, how: Resume, signal: c_int) -> Result<(), Errno> {
     steps::step();
     let request: c_uint = match how {
@@ -149,9 +146,6 @@ pub(super) fn wait(tid: Pid, deadline: Instant) -> Result<Stop, StopError> {
 }
 
 /// Returns why a thread has stopped, if it has.
-///
-/// # Errors
-/// It is not traced.
 pub(super) fn look(tid: Pid) -> Result<Option<Stop>, StopError> {
     wait_once(tid, libc::WNOHANG)
 }

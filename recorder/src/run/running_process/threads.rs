@@ -60,9 +60,6 @@ pub(crate) fn status_field(pid: u32, tid: Pid, name: &str) -> Option<String> {
 }
 
 /// Begins to trace a thread, and requests its stop. Returns false if it has ended.
-///
-/// # Errors
-/// The error of `ptrace`.
 pub(crate) fn interrupt(pid: u32, tid: Pid) -> Result<bool, Errno> {
     match nix::sys::ptrace::seize(tid, Options::PTRACE_O_TRACESYSGOOD) {
         Ok(()) => match nix::sys::ptrace::interrupt(tid) {
@@ -247,9 +244,6 @@ impl StoppedThreads {
     }
 
     /// Moves the threads that are in moved instructions to where these are now.
-    ///
-    /// # Errors
-    /// The error of `ptrace`.
     pub(crate) fn relocate(&mut self, new: impl Fn(u64) -> Option<u64>) -> Result<(), StopError> {
         for thread in &mut self.threads {
             if let Some(rip) = new(thread.registers.rip) {
@@ -278,9 +272,6 @@ impl StoppedThreads {
 
 /// Lets the kernel begin a system call again that reports the stop as an interruption. Returns the
 /// registers of the thread.
-///
-/// # Errors
-/// The error of `ptrace`.
 pub(crate) fn restart_wait(tid: Pid, stop: Stop, registers: user_regs_struct) -> Result<user_regs_struct, Errno> {
     if !stop.is_interrupt() || !frame::was_interrupted(&registers) {
         return Ok(registers);

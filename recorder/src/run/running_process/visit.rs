@@ -206,9 +206,6 @@ impl<'a> Visit<'a> {
     }
 
     /// Lets the thread go on where it was.
-    ///
-    /// # Errors
-    /// The process has ended.
     pub(super) fn end(mut self) -> Result<Duration, StopError> {
         self.go_home()?;
         Ok(self.since.elapsed())
