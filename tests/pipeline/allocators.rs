@@ -28,10 +28,7 @@ fn preloaded_allocators_are_recorded() {
             let file = folder.path().join("own");
             let program =
                 Program::new(target::c(name)).args(arguments).env("OWN_FILE", &file).env("LD_PRELOAD", library);
-            let plain = program.plain().success();
-            std::fs::remove_file(&file).expect("own figures");
-            let recording = program.recorded();
-            same(&plain, &recording.outcome);
+            let recording = program.recorded_counting(&file);
             let recording = recording.complete();
             own::equal(&own::read(&file), &own::recorded(&recording));
             let output = recording.heaptape(&["report", "--json"]).success();
@@ -71,10 +68,7 @@ fn linked_allocators_are_recorded() {
         let file = folder.path().join("own");
         let built = Target::program("pairs.c").with(library).build();
         let program = Program::new(built).args(["50000", "2"]).env("OWN_FILE", &file);
-        let plain = program.plain().success();
-        std::fs::remove_file(&file).expect("own figures");
-        let recording = program.recorded();
-        same(&plain, &recording.outcome);
+        let recording = program.recorded_counting(&file);
         let recording = recording.complete();
         own::equal(&own::read(&file), &own::recorded(&recording));
     }
@@ -184,10 +178,7 @@ fn calls_are_recorded_once_beside_another_preload() {
         let file = folder.path().join("own");
         let program = Program::new(target::c("pairs")).args(["20000", "2"]).env("OWN_FILE", &file).env("OTHER", &other);
         let program = program.launched_by(&["bash", "-c", &format!("{line}; exec \"$@\""), "bash"]);
-        let plain = program.plain().success();
-        std::fs::remove_file(&file).expect("own figures");
-        let recording = program.recorded();
-        same(&plain, &recording.outcome);
+        let recording = program.recorded_counting(&file);
         let recording = recording.complete();
         let (own, report) = (own::sum(&own::read(&file)), recording.report());
         let process = report.only("pairs");

@@ -1,7 +1,7 @@
 //! Losses are counted to the event: a ring that is too small, in the mode that drops.
 
 use heaptape_tests::random::Random;
-use heaptape_tests::{Program, is_full, own, run, same, target, test_env, torture};
+use heaptape_tests::{Program, is_full, own, run, target, test_env, torture};
 use std::time::Duration;
 
 #[test]
@@ -13,10 +13,7 @@ fn drop_mode_counts_every_loss() {
         .env("OWN_FILE", &file)
         .option("--overflow=drop")
         .option("--ring=4KiB");
-    let plain = program.plain().success();
-    std::fs::remove_file(&file).expect("own figures");
-    let recording = program.recorded();
-    same(&plain, &recording.outcome);
+    let recording = program.recorded_counting(&file);
     let own = own::sum(&own::read(&file));
     let report = recording.report();
     let process = report.only("pairs");
@@ -37,10 +34,7 @@ fn small_ring_loses_nothing_by_default() {
     let folder = test_env::folder();
     let file = folder.path().join("own");
     let program = Program::new(target::c("pairs")).args(["200000", "4"]).env("OWN_FILE", &file).option("--ring=4KiB");
-    let plain = program.plain().success();
-    std::fs::remove_file(&file).expect("own figures");
-    let recording = program.recorded();
-    same(&plain, &recording.outcome);
+    let recording = program.recorded_counting(&file);
     let recording = recording.complete();
     own::equal(&own::read(&file), &own::recorded(&recording));
 }

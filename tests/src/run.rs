@@ -231,6 +231,16 @@ impl Program {
         Recording { outcome, folder, directory }
     }
 
+    /// Runs a program that counts its own events into `file` (`programs/own.h`) alone and recorded, and
+    /// checks that it does and says the same. The file has the counts of the recorded run.
+    pub fn recorded_counting(&self, file: &Path) -> Recording {
+        let plain = self.plain().success();
+        std::fs::remove_file(file).expect("own figures");
+        let recording = self.recorded();
+        same(&plain, &recording.outcome);
+        recording
+    }
+
     /// Runs the program alone, with the library but without a recorder, and recorded, and checks that
     /// it does and says the same each time. Returns the recording.
     pub fn undisturbed(&self) -> Recording {
