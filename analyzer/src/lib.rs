@@ -7,6 +7,17 @@
 //! Modules depend only on those to the left. Models do not depend on files. Everything that is
 //! missing from a recording is listed as [`Missing`], and every report prints it.
 //!
+//! What others use:
+//!
+//! - [`open`], [`open_all`] and [`epochs`] read whatever a path leads to: a recording, an epoch of the
+//!   daemon, the folder of one process, a file of another tool.
+//! - [`replay()`] passes the events of a [`Process`] to [`model`]s. [`sums()`] has totals and sums by
+//!   call site, from whatever is cheapest.
+//! - [`report`] has `report`, `leaks` and `diff`, and the grouping, naming and printing that all other
+//!   reports share (the crate `heaptape-reports` has those). [`symbols`] names addresses.
+//! - [`export`], [`convert`] and [`follow`] write files for other tools, [`import`] reads theirs.
+//! - [`text`] is for whoever prints, and [`Progress`] for whoever takes long.
+//!
 //! # Examples
 //!
 //! ```

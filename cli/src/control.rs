@@ -2,7 +2,6 @@
 
 use heaptape_analyzer::text::{bytes, clean};
 use heaptape_daemon::config::{self, Choice};
-use heaptape_daemon::control;
 use heaptape_daemon::protocol::{Process, Refusal, Request, Response};
 use heaptape_formats::date::Date;
 use heaptape_formats::resident::short_name;
@@ -25,7 +24,7 @@ impl Control {
     /// # Errors
     /// No daemon answers, or it refuses the request.
     pub(crate) fn json(&self, request: &Request) -> anyhow::Result<Value> {
-        let answer = control::ask(&self.0, request).map_err(|error| no_answer(&self.0, "--control", &error))?;
+        let answer = heaptape_daemon::ask(&self.0, request).map_err(|error| no_answer(&self.0, "--control", &error))?;
         match serde_json::from_value(answer.clone()) {
             Ok(Refusal { error }) => {
                 // That of a configuration file has several lines.

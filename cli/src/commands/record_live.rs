@@ -4,7 +4,6 @@
 use super::top;
 use crate::control::Control;
 use anyhow::{Context, anyhow};
-use heaptape_daemon::control;
 use heaptape_daemon::protocol::{Entry, Request, Response};
 use heaptape_recorder::run::launch::{make_dir, preload};
 use std::ffi::OsString;
@@ -119,7 +118,7 @@ impl Daemon {
         let lifeline = child.stdin.take();
         let mut daemon = Daemon { control: Control::at(Some(path.clone())), child, lifeline, sockets };
         let start = Instant::now();
-        while control::ask(&path, &Request::Status).is_err() {
+        while heaptape_daemon::ask(&path, &Request::Status).is_err() {
             if daemon.child.try_wait()?.is_some() || start.elapsed() > START_TIMEOUT {
                 let log = std::fs::read_to_string(daemon.sockets.path().join("log")).unwrap_or_default();
                 return Err(anyhow!("the daemon does not answer: {}", log.trim_end()));

@@ -4,7 +4,7 @@
 use super::verdicts;
 use crate::{Outcome, library, log};
 use heaptape_daemon::protocol::Request;
-use heaptape_daemon::{self as daemon, address::Address, config::*, control, reload::Reread};
+use heaptape_daemon::{self as daemon, Address, Reread, config::*};
 use heaptape_formats::quantity::{Size, Time};
 use heaptape_recorder::os::{Compression, crash};
 use heaptape_recorder::session::options::{Overflow, RING_SIZES, is_ring};
@@ -367,7 +367,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
             // The daemon's own thread handles signals.
             let _ = SigSet::all().thread_block();
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-            let _ = control::ask(&control, &Request::Stop);
+            let _ = daemon::ask(&control, &Request::Stop);
         })?;
     }
     let reread = Reread::new(move || args.clone().merged().map_err(|error| error.to_string()));

@@ -5,7 +5,7 @@ use super::live;
 use crate::Outcome;
 use crate::control::Control;
 use heaptape_daemon::protocol::{Process, Request, Which};
-use heaptape_daemon::verdicts::{Judged, JudgedProgram, JudgedSite, MAX_PROGRAMS, MAX_SITES, Unjudged};
+use heaptape_daemon::{Judged, JudgedProgram, JudgedSite, MAX_PROGRAMS, MAX_SITES, Unjudged};
 use heaptape_recorder::session::options::Mode;
 use heaptape_reports::suspects::{self, Suspect, Suspects};
 use std::cmp::Reverse;

@@ -34,13 +34,13 @@ const EXECUTION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request, with the channel for its answer.
 #[derive(Debug)]
-pub struct ControlRequest {
+pub(crate) struct ControlRequest {
     pub request: Request,
     pub reply: Sender<Answer>,
 }
 
 #[derive(Debug)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// The answer is complete.
     Now(Response),
     /// The answer is complete once this number of completions have been received.
@@ -55,13 +55,13 @@ pub enum Answer {
 
 /// The errors of writing from a point in time on.
 #[derive(Debug)]
-pub struct WriteCheck {
+pub(crate) struct WriteCheck {
     disk: Arc<Disk>,
     errors: u64,
 }
 
 impl WriteCheck {
-    pub fn begin(disk: &Arc<Disk>) -> WriteCheck {
+    pub(crate) fn begin(disk: &Arc<Disk>) -> WriteCheck {
         WriteCheck { disk: Arc::clone(disk), errors: disk.errors.load(Relaxed) }
     }
 
@@ -72,7 +72,7 @@ impl WriteCheck {
 }
 
 /// The socket that wakes the thread of the service.
-pub type Wake = Arc<UnixStream>;
+pub(crate) type Wake = Arc<UnixStream>;
 
 /// Sends a request to the service and waits for its answer.
 pub(crate) fn send_request(requests: &Sender<ControlRequest>, wake: &Wake, request: Request) -> Response {
@@ -107,7 +107,7 @@ fn completed(done: &Receiver<()>, count: usize) -> Option<Response> {
 ///
 /// # Errors
 /// When another daemon serves the path, when it is not a socket, or the error of the socket.
-pub fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
+pub(crate) fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     clear(path, || UnixStream::connect(path).map(OwnedFd::from))?;
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
@@ -119,7 +119,7 @@ pub fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
 /// # Errors
 /// `AddrInUse` when a process listens at the path, `AlreadyExists` when it is not a socket, or the
 /// error of the removal.
-pub fn clear(path: &Path, connect: impl Fn() -> io::Result<OwnedFd>) -> io::Result<()> {
+pub(crate) fn clear(path: &Path, connect: impl Fn() -> io::Result<OwnedFd>) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -147,7 +147,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The control socket.
 #[derive(Debug)]
-pub struct Controller {
+pub(crate) struct Controller {
     pub listener: UnixListener,
     /// Path of its file; `None` if another process made it.
     pub path: Option<PathBuf>,
@@ -174,13 +174,13 @@ impl Controller {
 }
 
 /// Returns whether there is no file at a path.
-pub fn is_gone(path: &Path) -> bool {
+pub(crate) fn is_gone(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// The thread of the control socket, which serves clients until the service is gone. `busy` counts
 /// the connections.
-pub fn run(mut controller: Controller, requests: Sender<ControlRequest>, wake: Wake, busy: Arc<AtomicUsize>) {
+pub(crate) fn run(mut controller: Controller, requests: Sender<ControlRequest>, wake: Wake, busy: Arc<AtomicUsize>) {
     let own = nix::unistd::geteuid().as_raw();
     let mut log = LogLimit::default();
     loop {
@@ -269,6 +269,6 @@ pub fn ask(path: &Path, request: &Request) -> io::Result<Value> {
 }
 
 /// Converts a socket that was passed in to a listener.
-pub fn passed(socket: OwnedFd) -> UnixListener {
+pub(crate) fn passed(socket: OwnedFd) -> UnixListener {
     UnixListener::from(socket)
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 #[derive(Debug, Default)]
-pub struct Disk {
+pub(crate) struct Disk {
     /// Number of bytes of all epochs.
     pub bytes: AtomicU64,
     pub epochs: AtomicU64,
@@ -45,7 +45,7 @@ struct Failure {
 
 /// What is kept for each user, and what was not kept.
 #[derive(Clone, Debug, Default)]
-pub struct Retained {
+pub(crate) struct Retained {
     pub shares: BTreeMap<u32, Share>,
     /// Number of epochs that were removed, by the limit that they exceeded.
     pub removed: BTreeMap<Limit, u64>,
@@ -61,7 +61,7 @@ impl Disk {
     }
 
     /// Returns the quota of a user, which is an equal share until it is measured.
-    pub fn quota(&self, uid: u32, keep: Keep) -> Arc<Quota> {
+    pub(crate) fn quota(&self, uid: u32, keep: Keep) -> Arc<Quota> {
         let bytes = self.retained().bytes.map_or(keep.bytes, |bytes| bytes.min(keep.bytes));
         let mut quotas = self.quotas();
         let others = quotas.len();
@@ -117,17 +117,17 @@ impl Disk {
     }
 
     /// Returns the folders of open epochs that were found removed since the last call.
-    pub fn gone(&self) -> Vec<PathBuf> {
+    pub(crate) fn gone(&self) -> Vec<PathBuf> {
         std::mem::take(&mut *self.gone.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns what is kept for each user, and what was not kept.
-    pub fn retained(&self) -> MutexGuard<'_, Retained> {
+    pub(crate) fn retained(&self) -> MutexGuard<'_, Retained> {
         self.retained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the receiver of a message for each sealed epoch; messages for several may be one.
-    pub fn sealed(&self) -> Receiver<()> {
+    pub(crate) fn sealed(&self) -> Receiver<()> {
         let (sender, sealed) = bounded(1);
         // The first receiver remains the only one.
         let _ = self.sealed.set(sender);
@@ -135,23 +135,23 @@ impl Disk {
     }
 
     /// Returns the setting that limits the bytes of a user.
-    pub fn limit_of(&self, uid: u32) -> Limit {
+    pub(crate) fn limit_of(&self, uid: u32) -> Limit {
         self.retained().shares.get(&uid).map_or(Limit::Bytes, |share| share.of)
     }
 
     /// Returns whether the share of a user is used up by data that must be kept.
-    pub fn is_full(&self, uid: u32) -> bool {
+    pub(crate) fn is_full(&self, uid: u32) -> bool {
         self.quotas().get(&uid).is_some_and(|quota| quota.is_full())
     }
 
     /// Returns the numbers of writes that were refused since the last call because of a user's
     /// share.
-    pub fn hits(&self) -> Vec<(u32, u64)> {
+    pub(crate) fn hits(&self) -> Vec<(u32, u64)> {
         self.quotas().iter().map(|(uid, quota)| (*uid, quota.hits())).filter(|(_, hits)| *hits > 0).collect()
     }
 
     /// Returns whether the share of a user is nearly used up.
-    pub fn is_low(&self) -> bool {
+    pub(crate) fn is_low(&self) -> bool {
         self.quotas().values().any(|quota| quota.is_low())
     }
 }

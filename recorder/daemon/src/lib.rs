@@ -14,20 +14,24 @@
 //! The service owns no state but its sockets. `registry` has the processes, `epochs` the folders to
 //! which they are written, `budget` the limits, `streams` the files that others send, `successor`
 //! what the next daemon gets. None of these five knows the service.
+//!
+//! The command calls [`run`] with a [`config::Config`] for the daemon, and [`fd_store::run`] for the
+//! process that outlives it. `ctl`, `top` and their kin [`ask`] the daemon in the words of
+//! [`protocol`]; [`send()`](send::send) sends it a file.
 
 #![forbid(unsafe_code)]
 
 extern crate heaptape_formats as formats;
 extern crate heaptape_wire as wire;
 
-pub mod address;
+mod address;
 mod archive;
 mod attacher;
 mod budget;
 mod clients;
 mod clock_jumps;
 pub mod config;
-pub mod control;
+mod control;
 mod dcpi_profiles;
 mod disk;
 mod entrance;
@@ -56,13 +60,17 @@ pub mod protocol;
 mod push;
 mod receive;
 mod registry;
-pub mod reload;
+mod reload;
 mod retention;
 pub mod send;
 mod service;
 mod ship;
 mod streams;
 mod successor;
-pub mod verdicts;
+mod verdicts;
 
+pub use address::Address;
+pub use control::ask;
+pub use reload::Reread;
 pub use service::run;
+pub use verdicts::{Judged, JudgedProgram, JudgedSite, MAX_PROGRAMS, MAX_SITES, Unjudged};

@@ -24,36 +24,36 @@ struct Description {
 
 /// A metric of the daemon itself.
 #[derive(Clone, Copy, Debug)]
-pub struct OwnMetric {
+pub(crate) struct OwnMetric {
     description: Description,
     value: f64,
 }
 
 impl OwnMetric {
     /// Creates a metric that may rise and fall.
-    pub fn gauge(name: &'static str, help: &'static str, value: f64) -> OwnMetric {
+    pub(crate) fn gauge(name: &'static str, help: &'static str, value: f64) -> OwnMetric {
         OwnMetric { description: Description { name, kind: "gauge", help }, value }
     }
 
     /// Creates a metric that only rises.
-    pub fn counter(name: &'static str, help: &'static str, value: f64) -> OwnMetric {
+    pub(crate) fn counter(name: &'static str, help: &'static str, value: f64) -> OwnMetric {
         OwnMetric { description: Description { name, kind: "counter", help }, value }
     }
 
     /// Returns the name, without the prefix of heaptape.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         self.description.name
     }
 
     /// Returns the current value of the metric.
-    pub fn value(&self) -> f64 {
+    pub(crate) fn value(&self) -> f64 {
         self.value
     }
 }
 
 /// A metric with one value for each set of labels.
 #[derive(Clone, Debug)]
-pub struct LabeledMetric {
+pub(crate) struct LabeledMetric {
     description: Description,
     rows: Vec<(Vec<(&'static str, String)>, f64)>,
 }
@@ -63,12 +63,12 @@ pub(crate) type Labels = Vec<(&'static str, String)>;
 
 impl LabeledMetric {
     /// Creates a metric that may rise and fall.
-    pub fn gauge(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> LabeledMetric {
+    pub(crate) fn gauge(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> LabeledMetric {
         LabeledMetric { description: Description { name, kind: "gauge", help }, rows }
     }
 
     /// Creates a metric that only rises.
-    pub fn counter(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> LabeledMetric {
+    pub(crate) fn counter(name: &'static str, help: &'static str, rows: Vec<(Labels, f64)>) -> LabeledMetric {
         LabeledMetric { description: Description { name, kind: "counter", help }, rows }
     }
 

@@ -17,7 +17,7 @@ const REMOVED: &str = ".removed-";
 
 /// A limit because of which epochs are removed or events are not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Limit {
+pub(crate) enum Limit {
     Age,
     Bytes,
     UserBytes,
@@ -27,7 +27,7 @@ pub enum Limit {
 
 impl Limit {
     /// Returns the key of the limit in the configuration.
-    pub const fn key(self) -> &'static str {
+    pub(crate) const fn key(self) -> &'static str {
         match self {
             Limit::Age => "keep-age",
             Limit::Bytes => "keep-bytes",
@@ -39,7 +39,7 @@ impl Limit {
 
 /// The share of the disk of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub(crate) struct Share {
     /// Number of bytes that are stored.
     pub used: u64,
     /// Maximum number of bytes that may be stored.

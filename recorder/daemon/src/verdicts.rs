@@ -100,7 +100,7 @@ struct Known {
 
 /// The thread that has the programs judged.
 #[derive(Debug, Default)]
-pub struct Verdicts {
+pub(crate) struct Verdicts {
     known: Arc<Mutex<Known>>,
 }
 
@@ -110,7 +110,7 @@ fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
 
 impl Verdicts {
     /// Starts the thread if the configuration has an interval. It runs as long as the daemon.
-    pub fn start(config: &Config) -> io::Result<Verdicts> {
+    pub(crate) fn start(config: &Config) -> io::Result<Verdicts> {
         let verdicts = Verdicts::default();
         let Some(interval) = config.verdicts else { return Ok(verdicts) };
         let own = Arc::clone(&verdicts.known);
@@ -135,7 +135,7 @@ impl Verdicts {
     }
 
     /// Returns the metrics by program.
-    pub fn labeled(&self) -> [LabeledMetric; 3] {
+    pub(crate) fn labeled(&self) -> [LabeledMetric; 3] {
         let known = lock(&self.known);
         let labels = |program: &JudgedProgram| -> Labels {
             vec![("program", program.program.clone()), ("label", program.label.clone())]
@@ -178,7 +178,7 @@ impl Verdicts {
     }
 
     /// Returns the metrics about the verdicts themselves.
-    pub fn metrics(&self) -> [OwnMetric; 3] {
+    pub(crate) fn metrics(&self) -> [OwnMetric; 3] {
         let known = lock(&self.known);
         [
             OwnMetric::gauge(
