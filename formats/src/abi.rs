@@ -1,9 +1,4 @@
-//! Byte order and word size of a file that another machine wrote, and the start that both of
-//! mpatrol's formats have.
-
-use crate::error::Kind;
-use crate::{Cursor, Result};
-use std::ops::Range;
+//! Byte order and word size of a file that another machine wrote.
 
 /// Byte order and word size of the machine that wrote a file: one of four combinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,24 +73,7 @@ impl Abi {
         self.put(out, value, usize::from(self.word_size));
     }
 
-    /// Reads how a file of mpatrol starts: its magic bytes, a machine word 1 that shows the ABI, and
-    /// the version, which must be in `known`.
-    pub(crate) fn read_start(cursor: &mut Cursor<'_>, magic: &[u8], known: Range<u64>) -> Result<(Abi, u64)> {
-        cursor.magic("magic", magic)?;
-        let Some(abi) = Abi::detect(cursor.rest()) else {
-            let kind = if cursor.remaining() < 8 { Kind::Truncated } else { Kind::Text("not a machine word 1".into()) };
-            return Err(cursor.error("byte order mark", kind));
-        };
-        cursor.word("byte order mark", abi)?;
-        let before = cursor.clone();
-        let version = cursor.word("version", abi)?;
-        if !known.contains(&version) {
-            return Err(before.error("version", Kind::Version(version)));
-        }
-        Ok((abi, version))
-    }
-
-    /// Appends the start that [`Abi::read_start`] reads.
+    /// Appends the start of a file of mpatrol, which `Cursor::start_of_mpatrol` reads.
     pub(crate) fn put_start(self, out: &mut Vec<u8>, magic: &[u8], version: u64) {
         out.extend_from_slice(magic);
         self.put_word(out, 1);

@@ -1,6 +1,7 @@
 //! Bounds-checked reading of bytes. The cursor knows its offset, so that every error can name it.
 
 use crate::{Abi, Error, Format, Kind, Result, leb128};
+use std::ops::Range;
 
 /// A read position in a slice of bytes of one format.
 ///
@@ -130,6 +131,23 @@ impl<'a> Cursor<'a> {
     /// [`Kind::Truncated`] if fewer bytes remain.
     pub fn word(&mut self, field: &'static str, abi: Abi) -> Result<u64> {
         self.number(field, abi, usize::from(abi.word_size))
+    }
+
+    /// Reads how a file of mpatrol starts: its magic bytes, a machine word 1 that shows the ABI, and
+    /// the version, which must be in `known`.
+    pub(crate) fn start_of_mpatrol(&mut self, magic: &[u8], known: Range<u64>) -> Result<(Abi, u64)> {
+        self.magic("magic", magic)?;
+        let Some(abi) = Abi::detect(self.rest()) else {
+            let kind = if self.remaining() < 8 { Kind::Truncated } else { Kind::Text("not a machine word 1".into()) };
+            return Err(self.error("byte order mark", kind));
+        };
+        self.word("byte order mark", abi)?;
+        let before = self.clone();
+        let version = self.word("version", abi)?;
+        if !known.contains(&version) {
+            return Err(before.error("version", Kind::Version(version)));
+        }
+        Ok((abi, version))
     }
 
     /// Reads a little-endian 32-bit number.

@@ -50,7 +50,7 @@ impl Profile {
     /// When the bytes are not a profile, or its tables contradict each other.
     pub fn read(bytes: &[u8]) -> Result<(Profile, Ending)> {
         let mut cursor = Cursor::new(Format::Mptl, bytes);
-        let (abi, version) = Abi::read_start(&mut cursor, MAGIC, FIRST_KNOWN..FIRST_TOO_NEW)?;
+        let (abi, version) = cursor.start_of_mpatrol(MAGIC, FIRST_KNOWN..FIRST_TOO_NEW)?;
         let mut profile = Profile { abi, version, strings: Vec::new(), ..Profile::default() };
         let mut offsets = TableOffsets::default();
         match profile.read_tables(&mut cursor, &mut offsets) {

@@ -84,7 +84,7 @@ impl Header {
     /// When the bytes are truncated, are not a trace, or have a version that is not read.
     pub fn read(bytes: &[u8]) -> Result<Header> {
         let mut cursor = Cursor::new(Format::Mtrc, bytes);
-        let (abi, version) = Abi::read_start(&mut cursor, MAGIC, 0..FIRST_TOO_NEW)?;
+        let (abi, version) = cursor.start_of_mpatrol(MAGIC, 0..FIRST_TOO_NEW)?;
         Ok(Header { abi, version })
     }
 
