@@ -7,6 +7,7 @@
 //! with the recording's.
 
 mod by_thread;
+mod heap_graph;
 mod impossible;
 pub(crate) mod measure;
 mod memory_tracks;

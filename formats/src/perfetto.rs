@@ -1,10 +1,13 @@
 //! Writer of Perfetto traces: heap profiles, and counters on the same time line.
 //!
 //! The field numbers are those of Perfetto's `protos/perfetto/trace`: `trace.proto`,
-//! `trace_packet.proto`, `profiling/profile_packet.proto`, `profiling/profile_common.proto`,
+//! `trace_packet.proto`, `profiling/profile_packet.proto`, `profiling/profile_common.proto`, `profiling/heap_graph.proto`,
 //! `track_event/*.proto` and `ps/process_tree.proto`.
 
+mod heap_graph;
+
 use crate::leb128;
+pub use heap_graph::{HeapGraph, HeapGraphObject, HeapGraphRoot, HeapGraphType};
 use prost::Message;
 
 /// The state of the sequence of packets was cleared: interned data begins anew.
@@ -51,6 +54,9 @@ pub struct TracePacket {
     /// A heap profile of processes.
     #[prost(message, optional, tag = "37")]
     pub profile: Option<ProfilePacket>,
+    /// Which object of a process holds which.
+    #[prost(message, optional, tag = "56")]
+    pub heap_graph: Option<HeapGraph>,
     /// The description of a track.
     #[prost(message, optional, tag = "60")]
     pub track: Option<TrackDescriptor>,

@@ -45,13 +45,42 @@ def message(data):
     return found
 
 
+def numbers(values):
+    """Repeated numbers, packed or not."""
+    found = []
+    for value in values:
+        if isinstance(value, int):
+            found.append(value)
+            continue
+        at = 0
+        while at < len(value):
+            number, at = varint(value, at)
+            found.append(number)
+    return found
+
+
+def graph_sums(graph):
+    """The objects and bytes of a graph, what its roots lead to, and the types."""
+    objects, types = graph["objects"], graph["types"]
+    assert not graph["open"], "the graph has no end"
+    seen, next_ones = set(), list(graph["roots"])
+    while next_ones:
+        at = next_ones.pop()
+        if at not in seen:
+            seen.add(at)
+            next_ones += objects[at][2]
+    return {"objects": len(objects) - len(graph["roots"]), "bytes": sum(size for _, size, _ in objects.values()),
+            "held_bytes": sum(objects[at][1] for at in seen), "types": sorted({types[kind] for kind, _, _ in objects.values()}),
+            "roots": sorted(types[objects[at][0]] for at in graph["roots"])}
+
+
 def one(found, number, default=0):
     return found.get(number, [default])[-1]
 
 
 def read(data):
     # Of each sequence of packets, and the sequence of each process.
-    all_tables, sequences = {}, {}
+    all_tables, sequences, graphs = {}, {}, {}
     heaps, counters, names, times, indexes, clocks = {}, {}, {}, [], {}, {}
     for number, raw in fields(data):
         assert number == 1, number
@@ -75,6 +104,21 @@ def read(data):
                     entry = message(entry)
                     assert one(entry, 1) not in tables[table], "an identifier twice"
                     tables[table][one(entry, 1)] = entry
+        for part in packet.get(56, []):
+            part = message(part)
+            graph = graphs.setdefault(str(one(part, 1)), {"objects": {}, "types": {}, "roots": [], "index": 0, "open": True})
+            assert graph["open"] and one(part, 6) == graph["index"], "parts of a graph are missing"
+            graph["index"] += 1
+            graph["open"] = bool(one(part, 5))
+            for item in map(message, part.get(2, [])):
+                assert one(item, 1) not in graph["objects"], "an object twice"
+                held = numbers(item.get(5, []))
+                assert len(held) == len(numbers(item.get(4, []))), "a field has no name"
+                graph["objects"][one(item, 1)] = (one(item, 2), one(item, 3), held)
+            for kind in map(message, part.get(9, [])):
+                graph["types"][one(kind, 1)] = one(kind, 3).decode()
+            for root in map(message, part.get(7, [])):
+                graph["roots"] += numbers(root.get(1, []))
         for profile in packet.get(37, []):
             profile = message(profile)
             indexes.setdefault(one(packet, 10), []).append(one(profile, 7))
@@ -104,7 +148,7 @@ def read(data):
         sums = [sum(sample[field] for sample in heap.values()) for field in range(4)]
         processes[str(pid)] = {"allocated": sums[0], "freed": sums[1], "allocs": sums[2], "frees": sums[3],
                                "stacks": [stack(all_tables[sequences[pid]], iid) for iid in heap]}
-    return {"processes": processes, "profiles": len(times), "in_order": times == sorted(times),
+    return {"processes": processes, "graphs": {pid: graph_sums(graph) for pid, graph in graphs.items()}, "profiles": len(times), "in_order": times == sorted(times),
             "counters": {name: {"last": points[-1][1], "most": max(value for _, value in points), "points": len(points)}
                          for name, points in counters.items()}}
 

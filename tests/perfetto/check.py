@@ -100,3 +100,22 @@ for process in processes.values():
         equal(f"{name}: {field}", heap[field], process[field])
     [most] = [row["most"] for row in counters if (row["pid"], row["name"]) == (pid, "heap: live bytes")]
     equal(f"{name}: peak_bytes", most, process["peak_bytes"])
+
+# Which block holds which: the graph and its reach are those of `heaptape holds`.
+program = f"{folder}/cache"
+source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/holds_cache.cpp")
+run("g++", "-O1", "-g", "-std=c++17", "-o", program, source)
+run(heaptape, "record", "-q", "--references", "-o", f"{folder}/graph", "--", program, "500")
+run(heaptape, "export", "--format", "perfetto", "-o", f"{folder}/graph.pftrace", f"{folder}/graph")
+[process] = json.loads(run(heaptape, "holds", "--json", f"{folder}/graph"))["processes"]
+with open(f"{folder}/graph.pftrace", "rb") as file:
+    faults, [graph] = query(
+        file.read(),
+        [
+            "select name, value from stats where value > 0 and severity <> 'info'",
+            "select sum(self_size) as bytes, sum(self_size * reachable) as held_bytes from heap_graph_object",
+        ],
+    )
+equal("faults of the graph", faults, [])
+for field in ["bytes", "held_bytes"]:
+    equal(f"graph: {field}", graph[field], process["holds"][field])

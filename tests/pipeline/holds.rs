@@ -405,3 +405,22 @@ fn rust_blocks_have_types_with_legacy_names() {
     assert!((48..=50).contains(&cycles), "{report:#}");
     assert_eq!(report["lost_blocks"], cycles, "{report:#}");
 }
+
+/// The reader knows protocol buffers, and Perfetto's numbers of fields.
+#[test]
+fn perfetto_gets_the_graph_of_blocks() {
+    let recording = cache(500);
+    let report = holds(&recording, &[]);
+    let trace = recording.directory.path().join("trace.pftrace");
+    recording.heaptape(&["export", "--format", "perfetto", "-o", trace.to_str().expect("a path")]).success();
+    let reader = heaptape_tests::test_env::programs().join("../clients/read_perfetto.py");
+    let output = std::process::Command::new("python3").arg(reader).arg(&trace).output().expect("python3");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let graph = found["graphs"].as_object().expect("graphs").values().next().expect("a graph");
+    for (key, expected) in [("objects", "blocks"), ("bytes", "bytes"), ("held_bytes", "held_bytes")] {
+        assert_eq!(graph[key], report[expected], "{key}: {graph:#}");
+    }
+    assert!(graph["roots"].to_string().contains("global Cache::instance()::cache"), "{graph:#}");
+    assert!(graph["types"].to_string().contains("Session of make_shared"), "{graph:#}");
+}

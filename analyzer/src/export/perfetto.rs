@@ -1,9 +1,9 @@
 //! Perfetto traces: heap profiles at points in time of the run, and counters of the live bytes, the
-//! resident memory and what the program mapped itself, on one time line with what other recorders
+//! resident memory and what the program mapped itself, and who holds which block, on one time line with what other recorders
 //! of the same machine wrote.
 
 use super::memory_tracks::{self, MemoryTrack};
-use super::{Error, Exporter, Needs, Out, Shape, Source, Totals};
+use super::{Error, Exporter, Needs, Out, Shape, Source, Totals, heap_graph};
 use crate::event::{Event, Position, Span};
 use crate::load::{Clock, Process};
 use crate::model::Model;
@@ -100,6 +100,11 @@ impl Exporter for Export {
                 trace.profile(process, &mut source.symbols, pid, *at, rows);
                 to.put(&trace.bytes)?;
                 trace.bytes.clear();
+            }
+            // It is of the end.
+            if let Some(&(at, _)) = series.profiles.last().filter(|_| span.end_tick >= process.tape.last_tick) {
+                let place = (number as u32, pid, at);
+                heap_graph::write(process, &mut source.symbols, place, out, &mut |bytes| to.put(bytes))?;
             }
         }
         to.put(&trace.bytes)?;

@@ -69,7 +69,7 @@ pub struct Label {
 impl Label {
     /// Returns the offset of a word in such a block, in words, if it is a field of a structure; 0
     /// for any element of an array.
-    fn field(&self, word: u32) -> u32 {
+    pub(crate) fn field(&self, word: u32) -> u32 {
         /// Number of words of a structure, where it is not known that it is none.
         const MOST_FIELDS: u32 = 32;
         let is_array = ["[] of ", "buckets of ", "table of ", "text of "].iter().any(|part| self.text.contains(part));
@@ -132,6 +132,8 @@ pub struct Holders<'a> {
     process: &'a Process,
     pub snapshot: ReferenceSnapshot,
     pub groups: Vec<RootGroup>,
+    /// Number of the group of each root.
+    group_of: Vec<u32>,
     pub labels: Vec<Label>,
     /// Number of the label of each block.
     label_of: Vec<u32>,
@@ -264,8 +266,10 @@ impl<'a> Holders<'a> {
             .graph
             .doubt(|block| text(block).starts_with("text of "), |block| text(block).ends_with("[] of vector"));
         let (steps, step_of) = (Vec::new(), Vec::new());
-        let mut holders = Holders { process, snapshot, groups, labels, label_of, sites, steps, step_of };
+        let mut holders =
+            Holders { process, snapshot, groups, group_of: Vec::new(), labels, label_of, sites, steps, step_of };
         holders.sum(&group_of);
+        holders.group_of = group_of;
         Ok(Some(holders))
     }
 
@@ -412,6 +416,11 @@ impl<'a> Holders<'a> {
             paths
         };
         sums.into_iter().map(sorted).collect()
+    }
+
+    /// Returns the group and the block of each root.
+    pub(crate) fn root_targets(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.group_of.iter().copied().zip(self.snapshot.graph.roots.iter().map(|root| root.target))
     }
 
     /// Returns what each of some sets of blocks retains: its held blocks, and those that are held
