@@ -15,6 +15,7 @@ mod debuginfod;
 mod demangle;
 mod dwarf;
 mod elf;
+mod exports;
 mod files;
 mod itanium;
 mod jumps;

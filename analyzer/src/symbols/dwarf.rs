@@ -193,8 +193,8 @@ const UNUSED: [&str; 5] = [".debug_loc", ".debug_loclists", ".debug_macinfo", ".
 
 fn load(elf: &Elf, name: &str) -> Result<Slice, gimli::Error> {
     let is_unused = name.is_empty() || UNUSED.contains(&name);
-    let bytes = if is_unused { Vec::new() } else { elf.section(name) };
-    Ok(EndianArcSlice::new(Arc::from(bytes), endian(elf)))
+    let bytes = if is_unused { Arc::from([]) } else { elf.shared_section(name) };
+    Ok(EndianArcSlice::new(bytes, endian(elf)))
 }
 
 fn endian(elf: &Elf) -> RunTimeEndian {

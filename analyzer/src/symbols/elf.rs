@@ -1,17 +1,21 @@
 //! ELF files on disk: build id, function symbols and sections, each read only when needed. Any
 //! fault in a file has the result "nothing found", because names are an aid and never a condition.
 
+use super::exports::{Exports, HashTable};
 use super::section::{MOST_SECTION_BYTES, unpacked};
 use crate::frame::FunctionSymbol;
 use heaptape_formats::tape::head;
-use object::elf::{self, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, Sym64};
-use object::read::elf::{CompressionHeader, FileHeader, NoteIterator, ProgramHeader, SectionHeader, Sym};
+use memchr::memmem;
+use object::elf::{self, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, SectionType, Sym64};
+use object::read::elf::{CompressionHeader, FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable, Sym};
 use object::{CompressionFormat, Endianness, ReadCache, ReadRef};
 use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Maximum number of bytes of symbol tables and names that are read.
 const MOST_SYMBOL_BYTES: u64 = 1 << 30;
@@ -19,20 +23,30 @@ const MOST_SYMBOL_BYTES: u64 = 1 << 30;
 const MOST_NOTE_BYTES: u64 = 64 * 1024;
 
 type Header = FileHeader64<Endianness>;
+pub(super) type Symbol = Sym64<Endianness>;
+type Sections<'a> = SectionTable<'a, Header, &'a ReadCache<Arc<File>>>;
+
+/// Where bytes of a file are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub offset: u64,
+    pub bytes: u64,
+}
 
 /// An open ELF file.
 pub(super) struct Elf {
-    cache: ReadCache<File>,
+    file: Arc<File>,
+    cache: ReadCache<Arc<File>>,
     /// The build id; empty if the file has none.
     pub build_id: Vec<u8>,
 }
 
 /// A function with its address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Function {
-    start: u64,
+pub(super) struct Function {
+    pub start: u64,
     end: u64,
-    name: u32,
+    pub name: u32,
 }
 
 /// Functions ordered by address.
@@ -66,6 +80,13 @@ impl Functions {
             }
         }
         different.split_off(1)
+    }
+
+    /// Returns the start of the function with this symbol.
+    pub(super) fn start_of(&self, symbol: &[u8]) -> Option<u64> {
+        // A search of all names at once takes a hundredth of one for each function.
+        memmem::find(&self.names, &[symbol, b"\0"].concat())?;
+        self.iter().find(|(_, other)| *other == symbol).map(|(start, _)| start)
     }
 
     /// Returns the start and symbol of each function, ordered by address.
@@ -171,12 +192,13 @@ impl Elf {
 
     /// Returns the ELF file of an open file; `None` if it is not one.
     pub(super) fn of(file: File) -> Option<Elf> {
-        let mut elf = Elf { cache: ReadCache::new(file), build_id: Vec::new() };
+        let file = Arc::new(file);
+        let mut elf = Elf { cache: ReadCache::new(Arc::clone(&file)), file, build_id: Vec::new() };
         elf.build_id = elf.find_build_id()?;
         Some(elf)
     }
 
-    fn sections(&self) -> Option<(Endianness, object::read::elf::SectionTable<'_, Header, &ReadCache<File>>)> {
+    fn sections(&self) -> Option<(Endianness, Sections<'_>)> {
         let header = Header::parse(&self.cache).ok()?;
         let endian = header.endian().ok()?;
         Some((endian, header.sections(endian, &self.cache).ok()?))
@@ -259,38 +281,43 @@ impl Elf {
 
     /// Returns the link-time address of a function by its symbol.
     pub(super) fn symbol_address(&self, symbol: &[u8]) -> Option<u64> {
-        let (endian, sections) = self.sections()?;
-        let address = |kind| {
-            let (symbols, strings) = self.symbols(endian, &sections, kind)?;
-            let is_named = |row: &&Sym64<Endianness>| {
-                let name = strings.get(row.st_name(endian) as usize..);
-                name.and_then(|name| name.strip_prefix(symbol)).is_some_and(|rest| rest.first() == Some(&0))
-            };
-            let mut functions = symbols.iter().filter(|row| function(endian, row).is_some());
-            functions.find(is_named).map(|row| row.st_value(endian))
-        };
-        address(elf::SHT_DYNSYM).or_else(|| address(elf::SHT_SYMTAB))
+        self.exports().find(self, symbol).or_else(|| self.functions(false).start_of(symbol))
     }
 
-    /// Returns a symbol table and its names.
-    fn symbols<'a>(
-        &'a self,
-        endian: Endianness,
-        sections: &object::read::elf::SectionTable<'a, Header, &'a ReadCache<File>>,
-        kind: elf::SectionType,
-    ) -> Option<(&'a [Sym64<Endianness>], &'a [u8])> {
-        let section = sections.iter().find(|section| section.sh_type(endian) == kind)?;
-        let strings = sections.section(section.link(endian)).ok()?;
-        if section.sh_size(endian) > MOST_SYMBOL_BYTES || strings.sh_size(endian) > MOST_SYMBOL_BYTES {
+    /// Returns bytes of the file, of which no copy stays with it.
+    pub(super) fn read(&self, Place { offset, bytes }: Place) -> Option<Vec<u8>> {
+        let end = offset.checked_add(bytes)?;
+        if end > (&self.cache).len().ok()? {
             return None;
         }
-        Some((section.data_as_array(endian, &self.cache).ok()?, strings.data(endian, &self.cache).ok()?))
+        let mut read = vec![0; usize::try_from(bytes).ok()?];
+        self.file.read_exact_at(&mut read, offset).ok()?;
+        Some(read)
     }
 
-    fn read_functions(&self, kind: elf::SectionType) -> Option<Functions> {
+    /// Returns the places of a symbol table and of its names.
+    fn symbol_places(&self, endian: Endianness, sections: &Sections<'_>, kind: SectionType) -> Option<[Place; 2]> {
+        let section = sections.iter().find(|section| section.sh_type(endian) == kind)?;
+        let strings = sections.section(section.link(endian)).ok()?;
+        let places = [section, strings].map(|section| {
+            let (offset, bytes) = (section.sh_offset(endian), section.sh_size(endian));
+            Place { offset, bytes: if section.sh_type(endian) == elf::SHT_NOBITS { 0 } else { bytes } }
+        });
+        places.iter().all(|place| place.bytes <= MOST_SYMBOL_BYTES).then_some(places)
+    }
+
+    /// Returns a symbol table, and the place of its names.
+    fn symbols(&self, endian: Endianness, sections: &Sections<'_>, kind: SectionType) -> Option<(&[Symbol], Place)> {
+        let [rows, names] = self.symbol_places(endian, sections, kind)?;
+        let bytes = (&self.cache).read_bytes_at(rows.offset, rows.bytes).ok()?;
+        let count = bytes.len() / size_of::<Symbol>();
+        Some((object::slice_from_bytes(bytes, count).ok()?.0, names))
+    }
+
+    fn read_functions(&self, kind: SectionType) -> Option<Functions> {
         let (endian, sections) = self.sections()?;
         let (symbols, names) = self.symbols(endian, &sections, kind)?;
-        let names = names.to_vec();
+        let names = self.read(names)?;
         let mut rows: Vec<(Function, u8)> = symbols.iter().filter_map(|symbol| function(endian, symbol)).collect();
         // Of several names of one address: global before weak before local, then the one without
         // leading underscores.
@@ -333,9 +360,10 @@ impl Elf {
         read(elf::SHT_SYMTAB).with(read(elf::SHT_DYNSYM))
     }
 
-    fn read_objects(&self, kind: elf::SectionType) -> Option<Objects> {
+    fn read_objects(&self, kind: SectionType) -> Option<Objects> {
         let (endian, sections) = self.sections()?;
         let (symbols, names) = self.symbols(endian, &sections, kind)?;
+        let names = self.read(names)?;
         let is_data = |symbol: &&Sym64<Endianness>| {
             symbol.st_type() == elf::STT_OBJECT && symbol.st_shndx(endian) != elf::SHN_UNDEF
         };
@@ -348,14 +376,28 @@ impl Elf {
         // Of several names of one address: the global one, and the larger one.
         rows.sort_by_key(|(row, is_local)| (row.start, *is_local, std::cmp::Reverse(row.end)));
         rows.dedup_by_key(|(row, _)| row.start);
-        Some(Objects { rows: rows.into_iter().map(|(row, _)| row).collect(), names: names.to_vec() })
+        Some(Objects { rows: rows.into_iter().map(|(row, _)| row).collect(), names })
     }
 
-    /// Returns the link-time addresses of the functions that other modules may call, by symbol.
-    pub(super) fn exports(&self) -> FxHashMap<Rc<[u8]>, u64> {
+    /// Returns the functions that other modules may call.
+    pub(super) fn exports(&self) -> Exports {
+        let hashed = || {
+            let (endian, sections) = self.sections()?;
+            let [symbols, names] = self.symbol_places(endian, &sections, elf::SHT_DYNSYM)?;
+            let table = sections.iter().find(|section| section.sh_type(endian) == elf::SHT_GNU_HASH)?;
+            let place = Place { offset: table.sh_offset(endian), bytes: table.sh_size(endian) };
+            let is_usual = endian == Endianness::Little && place.bytes <= MOST_SYMBOL_BYTES;
+            HashTable::new(is_usual.then(|| self.read(place))??, symbols, names)
+        };
+        hashed().map_or_else(|| Exports::Listed(self.listed_exports()), Exports::Hashed)
+    }
+
+    /// Returns the link-time addresses of these functions, by symbol.
+    pub(super) fn listed_exports(&self) -> FxHashMap<Rc<[u8]>, u64> {
         let found = || {
             let (endian, sections) = self.sections()?;
             let (symbols, names) = self.symbols(endian, &sections, elf::SHT_DYNSYM)?;
+            let names = self.read(names)?;
             let named = |symbol| {
                 let (function, _) = function(endian, symbol)?;
                 Some((Rc::from(until_nul(names.get(function.name as usize..)?)), function.start))
@@ -374,20 +416,33 @@ impl Elf {
     fn read_imports(&self) -> Option<FxHashMap<u64, Rc<[u8]>>> {
         let (endian, sections) = self.sections()?;
         let (symbols, names) = self.symbols(endian, &sections, elf::SHT_DYNSYM)?;
-        let mut found = FxHashMap::default();
+        let mut slots = Vec::new();
         let tables = sections.iter().filter(|section| section.sh_type(endian) == elf::SHT_RELA);
         for table in tables.filter(|table| table.sh_size(endian) <= MOST_SYMBOL_BYTES) {
             let Ok(rows) = table.data_as_array::<Rela64<Endianness>, _>(endian, &self.cache) else { continue };
             for row in rows {
                 let (symbol, kind) = (row.r_sym(endian, false), row.r_type(endian, false));
                 if kind == elf::R_X86_64_JUMP_SLOT || kind == elf::R_X86_64_GLOB_DAT {
-                    let name =
-                        symbols.get(symbol as usize).and_then(|symbol| names.get(symbol.st_name(endian) as usize..));
-                    found.extend(name.map(|name| (row.r_offset.get(endian), Rc::from(until_nul(name)))));
+                    let name = symbols.get(symbol as usize).map(|symbol| u64::from(symbol.st_name(endian)));
+                    slots.extend(name.map(|name| (row.r_offset.get(endian), name)));
                 }
             }
         }
-        Some(found)
+        /// So many names are read one by one, not with those of all exports.
+        const FEW: usize = 2048;
+        /// Most names are shorter.
+        const USUAL: u64 = 128;
+        let all = if slots.len() <= FEW && names.bytes > 64 * USUAL { Vec::new() } else { self.read(names)? };
+        let name = |at: u64| {
+            let whole = |bytes: &[u8]| bytes.contains(&0).then(|| Rc::from(until_nul(bytes)));
+            if let Some(known) = all.get(at as usize..) {
+                return whole(known);
+            }
+            let rest = Place { offset: names.offset.checked_add(at)?, bytes: names.bytes.checked_sub(at)? };
+            let first = self.read(Place { bytes: rest.bytes.min(USUAL), ..rest })?;
+            whole(&first).or_else(|| whole(&self.read(rest)?))
+        };
+        Some(slots.into_iter().filter_map(|(slot, at)| Some((slot, name(at)?))).collect())
     }
 
     /// Returns the bytes at a link-time address, as they are in the file: at most `most`, and none
@@ -404,7 +459,7 @@ impl Elf {
         let within = address - segment.p_vaddr(endian);
         let length = (segment.p_filesz(endian) - within).min(most);
         let offset = segment.p_offset(endian).checked_add(within)?;
-        (&self.cache).read_bytes_at(offset, length).ok().map(<[u8]>::to_vec)
+        self.read(Place { offset, bytes: length })
     }
 
     /// Returns whether the code is for 64-bit ARM.
@@ -460,6 +515,24 @@ impl Elf {
         self.sections().is_none_or(|(endian, _)| endian == Endianness::Little)
     }
 
+    /// Returns the uncompressed bytes of a section, to share; empty if there is none.
+    pub(super) fn shared_section(&self, name: &str) -> Arc<[u8]> {
+        let plain = || {
+            let (endian, sections) = self.sections()?;
+            let (_, section) = sections.section_by_name(endian, name.as_bytes())?;
+            let (offset, bytes) = (section.sh_offset(endian), section.sh_size(endian));
+            let is_plain = section.sh_type(endian) != elf::SHT_NOBITS
+                && !section.sh_flags(endian).contains(elf::SHF_COMPRESSED)
+                && bytes <= MOST_SECTION_BYTES
+                && offset.checked_add(bytes)? <= (&self.cache).len().ok()?;
+            // The bytes are read to where they stay.
+            let mut shared: Arc<[u8]> = std::iter::repeat_n(0, is_plain.then_some(bytes as usize)?).collect();
+            self.file.read_exact_at(Arc::get_mut(&mut shared)?, offset).ok()?;
+            Some(shared)
+        };
+        plain().unwrap_or_else(|| Arc::from(self.section(name)))
+    }
+
     /// Returns the uncompressed bytes of a section; empty if there is none or if it is invalid.
     pub(super) fn section(&self, name: &str) -> Vec<u8> {
         let old = || {
@@ -481,16 +554,16 @@ impl Elf {
         if size > MOST_SECTION_BYTES {
             return None;
         }
-        let read = |offset: u64, size: u64| (&self.cache).read_bytes_at(offset, size).ok();
         let Some((header, header_offset, stored)) = section.compression(endian, &self.cache).ok()? else {
-            return read(offset, size).map(<[u8]>::to_vec);
+            return self.read(Place { offset, bytes: size });
         };
         let format = match header.ch_type(endian) {
             elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
             elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
             _ => return None,
         };
-        unpacked(format, read(header_offset, stored)?, header.ch_size(endian))
+        let stored = Place { offset: header_offset, bytes: stored };
+        unpacked(format, &self.read(stored)?, header.ch_size(endian))
     }
 }
 
@@ -501,7 +574,7 @@ fn old_compressed(name: &str) -> Option<String> {
 }
 
 /// Returns a defined function symbol, and its rank among others of the same address.
-fn function(endian: Endianness, symbol: &Sym64<Endianness>) -> Option<(Function, u8)> {
+pub(super) fn function(endian: Endianness, symbol: &Symbol) -> Option<(Function, u8)> {
     let is_code = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
     if !is_code || symbol.st_shndx(endian) == elf::SHN_UNDEF || symbol.st_name(endian) == 0 {
         return None;

@@ -3,6 +3,7 @@
 //! recording keeps of it.
 
 use super::elf::{Elf, Functions};
+use super::exports::Exports;
 use crate::frame::Jump;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use rustc_hash::FxHashMap;
@@ -21,7 +22,7 @@ pub(super) struct Jumps {
     /// Symbols by the address of the slot that the loader fills with their address.
     slots: OnceCell<FxHashMap<u64, Rc<[u8]>>>,
     /// Link-time addresses of the functions that other modules may call, by symbol.
-    exports: OnceCell<FxHashMap<Rc<[u8]>, u64>>,
+    exports: OnceCell<Exports>,
 }
 
 /// The file in which functions and their code are.
@@ -63,7 +64,7 @@ impl Code<'_> {
 
     /// Returns the link-time address of a function that other modules may call.
     pub(super) fn export(self, symbol: &[u8]) -> Option<u64> {
-        self.jumps.exports.get_or_init(|| self.elf.exports()).get(symbol).copied()
+        self.jumps.exports.get_or_init(|| self.elf.exports()).find(self.elf, symbol)
     }
 
     fn read(self, start: u64) -> Option<Vec<Jump>> {

@@ -134,7 +134,11 @@ impl Known {
         let elf = files.first().map(|(_, elf)| elf);
         let (file_bytes, checksum) = elf.and_then(Elf::fingerprint).unwrap_or_default();
         let code = elf.and_then(Elf::code).unwrap_or_default();
-        let suppressions = elf.and_then(|elf| returned_text(elf, elf.symbol_address(DEFAULT_SUPPRESSIONS)?).ok());
+        let functions = functions(&files);
+        let suppressions = elf.and_then(|elf| {
+            let address = elf.exports().find(elf, DEFAULT_SUPPRESSIONS);
+            returned_text(elf, address.or_else(|| functions.start_of(DEFAULT_SUPPRESSIONS))?).ok()
+        });
         let is_readable = |(_, elf): &(PathBuf, Elf)| (1..=MOST_DEBUG).contains(&elf.section_size(".debug_info"));
         let of = Symbols {
             path: query.path.clone(),
@@ -148,7 +152,7 @@ impl Known {
             file: Added(query.identity.clone()),
             ..Symbols::default()
         };
-        Known { functions: functions(&files), files, own, jumps: Jumps::default(), of, debug: None }
+        Known { functions, files, own, jumps: Jumps::default(), of, debug: None }
     }
 
     /// Adds the record of a table.
