@@ -320,7 +320,7 @@ impl Symbolizer {
             return Some(Ok(text.clone()));
         }
         self.live(object).files.iter().find_map(|(_, elf)| {
-            let address = elf.symbol_address(DEFAULT_SUPPRESSIONS)?;
+            let address = exports::symbol_address(elf, DEFAULT_SUPPRESSIONS)?;
             Some(returned_text(elf, address))
         })
     }

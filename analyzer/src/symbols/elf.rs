@@ -1,7 +1,6 @@
 //! ELF files on disk: build id, function symbols and sections, each read only when needed. Any
 //! fault in a file has the result "nothing found", because names are an aid and never a condition.
 
-use super::exports::{Exports, HashTable};
 use super::section::{MOST_SECTION_BYTES, unpacked};
 use crate::frame::FunctionSymbol;
 use heaptape_formats::tape::head;
@@ -279,11 +278,6 @@ impl Elf {
         self.read_functions(if dynamic { elf::SHT_DYNSYM } else { elf::SHT_SYMTAB }).unwrap_or_default()
     }
 
-    /// Returns the link-time address of a function by its symbol.
-    pub(super) fn symbol_address(&self, symbol: &[u8]) -> Option<u64> {
-        self.exports().find(self, symbol).or_else(|| self.functions(false).start_of(symbol))
-    }
-
     /// Returns bytes of the file, of which no copy stays with it.
     pub(super) fn read(&self, Place { offset, bytes }: Place) -> Option<Vec<u8>> {
         let end = offset.checked_add(bytes)?;
@@ -379,17 +373,15 @@ impl Elf {
         Some(Objects { rows: rows.into_iter().map(|(row, _)| row).collect(), names })
     }
 
-    /// Returns the functions that other modules may call.
-    pub(super) fn exports(&self) -> Exports {
-        let hashed = || {
-            let (endian, sections) = self.sections()?;
-            let [symbols, names] = self.symbol_places(endian, &sections, elf::SHT_DYNSYM)?;
-            let table = sections.iter().find(|section| section.sh_type(endian) == elf::SHT_GNU_HASH)?;
-            let place = Place { offset: table.sh_offset(endian), bytes: table.sh_size(endian) };
-            let is_usual = endian == Endianness::Little && place.bytes <= MOST_SYMBOL_BYTES;
-            HashTable::new(is_usual.then(|| self.read(place))??, symbols, names)
-        };
-        hashed().map_or_else(|| Exports::Listed(self.listed_exports()), Exports::Hashed)
+    /// Returns the bytes of the hash table of exports, and the places of the symbols and names that it
+    /// is about.
+    pub(super) fn hash_table(&self) -> Option<(Vec<u8>, [Place; 2])> {
+        let (endian, sections) = self.sections()?;
+        let places = self.symbol_places(endian, &sections, elf::SHT_DYNSYM)?;
+        let table = sections.iter().find(|section| section.sh_type(endian) == elf::SHT_GNU_HASH)?;
+        let place = Place { offset: table.sh_offset(endian), bytes: table.sh_size(endian) };
+        let is_usual = endian == Endianness::Little && place.bytes <= MOST_SYMBOL_BYTES;
+        Some((is_usual.then(|| self.read(place))??, places))
     }
 
     /// Returns the link-time addresses of these functions, by symbol.

@@ -23,7 +23,18 @@ pub(super) struct HashTable {
     names: Place,
 }
 
+/// Returns the link-time address of a function of a file by its symbol.
+pub(super) fn symbol_address(elf: &Elf, symbol: &[u8]) -> Option<u64> {
+    Exports::of(elf).find(elf, symbol).or_else(|| elf.functions(false).start_of(symbol))
+}
+
 impl Exports {
+    /// Returns the functions of a file that other modules may call.
+    pub(super) fn of(elf: &Elf) -> Exports {
+        let hashed = elf.hash_table().and_then(|(words, [symbols, names])| HashTable::new(words, symbols, names));
+        hashed.map_or_else(|| Exports::Listed(elf.listed_exports()), Exports::Hashed)
+    }
+
     /// Returns the link-time address of a function.
     pub(super) fn find(&self, elf: &Elf, symbol: &[u8]) -> Option<u64> {
         match self {
@@ -102,7 +113,7 @@ mod tests {
     fn hash_table_finds_what_the_list_has() {
         for path in ["/proc/self/exe", "/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6"] {
             let Some(elf) = Elf::open(Path::new(path)) else { continue };
-            let (found, listed, functions) = (elf.exports(), elf.listed_exports(), elf.functions(true));
+            let (found, listed, functions) = (Exports::of(&elf), elf.listed_exports(), elf.functions(true));
             assert!(matches!(found, Exports::Hashed(_)) || !path.contains("libc"), "{path}");
             for (symbol, address) in &listed {
                 let same =

@@ -64,7 +64,7 @@ impl Code<'_> {
 
     /// Returns the link-time address of a function that other modules may call.
     pub(super) fn export(self, symbol: &[u8]) -> Option<u64> {
-        self.jumps.exports.get_or_init(|| self.elf.exports()).find(self.elf, symbol)
+        self.jumps.exports.get_or_init(|| Exports::of(self.elf)).find(self.elf, symbol)
     }
 
     fn read(self, start: u64) -> Option<Vec<Jump>> {

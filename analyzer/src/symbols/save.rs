@@ -7,6 +7,7 @@
 
 use super::dwarf::Debug;
 use super::elf::{Elf, Functions};
+use super::exports::Exports;
 use super::files::{Search, search_in};
 use super::jumps::{Code, Jumps};
 use super::saved_jumps::{self, Place};
@@ -136,7 +137,7 @@ impl Known {
         let code = elf.and_then(Elf::code).unwrap_or_default();
         let functions = functions(&files);
         let suppressions = elf.and_then(|elf| {
-            let address = elf.exports().find(elf, DEFAULT_SUPPRESSIONS);
+            let address = Exports::of(elf).find(elf, DEFAULT_SUPPRESSIONS);
             returned_text(elf, address.or_else(|| functions.start_of(DEFAULT_SUPPRESSIONS))?).ok()
         });
         let is_readable = |(_, elf): &(PathBuf, Elf)| (1..=MOST_DEBUG).contains(&elf.section_size(".debug_info"));
