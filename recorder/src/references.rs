@@ -1,6 +1,6 @@
-//! Which block of a process holds which: at its end, while it waits for us, we read its live blocks,
-//! its data, stacks and registers, and note each word that is the address of a live block or of a
-//! place in one. Contents are not stored, but for the words that show a type
+//! Which block of a process holds which: at its end, while it waits for us, or of a copy of it while it
+//! runs, we read its live blocks, its data, stacks and registers, and note each word that is the
+//! address of a live block or of a place in one. Contents are not stored, but for the words that show a type
 //! ([`FirstWords`](formats::tape::FirstWords)).
 
 mod blocks;
@@ -10,7 +10,7 @@ mod search;
 
 use crate::heap::live::BlocksAt;
 use crate::os::clock;
-use crate::os::permissions::let_read;
+use crate::os::permissions::{let_read, make_folder};
 use crate::session::traced_process::Session;
 use crate::store::division::allocator_of;
 use crate::target::maps;
@@ -39,14 +39,18 @@ pub(crate) struct Snapshot<'a> {
     pub session: &'a Session,
     /// A thread by which its memory can be read: the first one may have ended.
     pub reader_tid: u32,
-    /// The live blocks of the time at which the process waits.
+    /// Whether that is a thread of a copy of the process.
+    pub is_copy: bool,
+    /// When the process was as it is read, in ticks.
+    pub tick: u64,
+    /// The live blocks of that time.
     pub blocks: BlocksAt,
     /// Its threads that do not run meanwhile.
     pub threads: &'a [StoppedThread],
     pub thread_count: u32,
     /// Why: one of the `RESIDENCY_` numbers.
     pub cause: u8,
-    /// When the process began to wait.
+    /// When the process began to wait, or its copy was made.
     pub since: Instant,
 }
 
@@ -70,10 +74,10 @@ impl Output {
 /// # Errors
 /// The memory of the process cannot be read, or the file cannot be written.
 pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
-    let Snapshot { session, reader_tid, blocks, threads, thread_count, cause, since } = snapshot;
+    let Snapshot { session, reader_tid, is_copy, tick, blocks, threads, thread_count, cause, since } = snapshot;
     let cpu = clock::thread_time();
-    let tick = session.clock.now();
-    let memory = Memory::of(reader_tid, u64::from(session.process.page_size));
+    let (pid, page) = (session.process.pid, u64::from(session.process.page_size));
+    let memory = if is_copy { Memory::of_copy(reader_tid, pid, page) } else { Memory::of(reader_tid, page) };
     memory.probe(session)?;
     let text = maps::read(reader_tid);
     let text = String::from_utf8_lossy(&text);
@@ -81,6 +85,10 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     let allocator = allocator_of(session, names);
     let count: u64 = blocks.indexes.iter().map(crate::heap::index::Index::len).sum();
     let mut lacks = Vec::new();
+    let lost = session.stats.now().lost;
+    if lost > 0 {
+        lacks.push(format!("{lost} events were lost, and with them blocks that may hold others"));
+    }
     if count > MAX_BLOCKS {
         lacks.push(format!("{count} live blocks are more than {MAX_BLOCKS}"));
     }
@@ -93,13 +101,19 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
         lacks.push(format!("{} of {thread_count} threads ran on meanwhile", thread_count as usize - threads.len()));
     }
     let stopped = threads.len() as u32;
+    // An earlier one stays until this one is whole, if the process runs on.
     let path = session.folder.join(REFERENCES);
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let written = if is_copy { path.with_extension("new") } else { path.clone() };
+    if is_copy {
+        // Nothing else may be written of this segment yet.
+        make_folder(&session.folder, session.options.reader)?;
+    }
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&written)?;
     let_read(&file, session.options.reader)?;
     let mut out = Output { file: BufWriter::new(file), writer: Writer::default(), bytes: Vec::new() };
     Writer::file_header(&mut out.bytes);
     out.file.write_all(&out.bytes)?;
-    let head = References { tick, pid: session.process.pid, cause, threads: thread_count, stopped, names, regions };
+    let head = References { tick, pid, cause, threads: thread_count, stopped, names, regions };
     out.put(&Record::References(head.clone()))?;
     let is_glibc = |name: &&(u32, &Text)| {
         let name = name.1.lossy();
@@ -134,5 +148,6 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
         Duration::from_nanos(end.cpu_ns)
     );
     out.put(&Record::ReferencesEnd(end))?;
-    out.file.flush()
+    out.file.flush()?;
+    if written == path { Ok(()) } else { std::fs::rename(written, path) }
 }

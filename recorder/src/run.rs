@@ -4,8 +4,10 @@
 pub mod admission;
 pub mod attach;
 pub mod launch;
+pub(crate) mod living;
 pub(crate) mod recorder;
 pub mod running_process;
 pub(crate) mod survivor;
 
+pub use living::take_references;
 pub use recorder::{KILLED, Outcome, Recorder};

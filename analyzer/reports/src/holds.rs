@@ -8,7 +8,7 @@ use heaptape_analyzer::report::frames::{FrameJson, stack_json};
 use heaptape_analyzer::report::holders::{Amount, Holders};
 use heaptape_analyzer::report::lost::{self, Confidence, Lost, LostGroup};
 use heaptape_analyzer::report::stack_text::text_stack;
-use heaptape_analyzer::report::{Error, Outcome, Query, Unanswerable};
+use heaptape_analyzer::report::{Error, Outcome, PointInTime, Query, Unanswerable};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use heaptape_analyzer::{Process, Recording};
@@ -96,6 +96,9 @@ struct LostRow {
 
 #[derive(Serialize)]
 struct HoldsReport {
+    /// When the program was as it is shown, if that is not its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<PointInTime>,
     blocks: u64,
     bytes: u64,
     held_blocks: u64,
@@ -178,7 +181,8 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
     if is_there {
         return Ok(outcome);
     }
-    let remedy = "record with --references, and let the program end by exit or by the return of main";
+    let remedy = "record with --references, and let the program end by exit or by the return of main; the daemon reads it \
+                  of a program that runs (heaptape holds --live NAME)";
     Err(unanswerable(NOT_RECORDED, remedy))
 }
 
@@ -252,7 +256,9 @@ fn report(
     let held_rows =
         if options.lost || options.cycles { Vec::new() } else { held_rows(&holders, symbols, &chosen, top, options) };
     let rows = lost_rows(&holders, symbols, &lost, &chosen, top, options);
+    let head = &holders.snapshot.head;
     Ok(Some(HoldsReport {
+        at: (!holders.snapshot.is_of_end()).then(|| PointInTime::at(process, head.tick, None)),
         blocks: all.blocks,
         bytes: all.bytes,
         held_blocks: held.blocks,
@@ -400,7 +406,8 @@ fn lost_rows(
 impl HoldsReport {
     /// Returns the answer in one sentence.
     fn headline(&self) -> String {
-        let all = format!("{} live in {} at the end", bytes(self.bytes), counted(self.blocks, "block"));
+        let when = self.at.as_ref().map_or("at the end".into(), PointInTime::text);
+        let all = format!("{} live in {} {when}", bytes(self.bytes), counted(self.blocks, "block"));
         if !self.lacks.is_empty() {
             return format!(
                 "{all}: {} held; what is not is not judged, since {}",

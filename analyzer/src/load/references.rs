@@ -1,9 +1,11 @@
 //! Which block holds which, from the file beside the tape.
 
-use super::Process;
+use super::{Events, Process};
 use crate::model::references::{Graph, GraphBuilder, MOST_BLOCKS};
 use heaptape_formats::recording::REFERENCES;
-use heaptape_formats::tape::{ROOT_REGISTERS, Record, References, ReferencesEnd, RootRegion, Step, Stream};
+use heaptape_formats::tape::{
+    RESIDENCY_EXIT, ROOT_REGISTERS, Record, References, ReferencesEnd, RootRegion, Step, Stream,
+};
 use heaptape_formats::{Ending, regular};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -20,6 +22,11 @@ pub struct ReferenceSnapshot {
 }
 
 impl ReferenceSnapshot {
+    /// Returns whether they are those of the end of the process, and not of a time at which it ran on.
+    pub const fn is_of_end(&self) -> bool {
+        self.head.cause == RESIDENCY_EXIT
+    }
+
     /// Returns why blocks cannot be called lost, or `None` if all references are there.
     pub fn lacks(&self) -> Option<String> {
         let lacks = self.end.as_ref().map(|end| end.lacks.lossy().into_owned()).unwrap_or_default();
@@ -38,12 +45,24 @@ impl ReferenceSnapshot {
 }
 
 impl Process {
-    /// Reads which block holds which at the end of the process, or returns `None` if that was not
-    /// recorded.
+    /// Reads which block holds which at the end of the process, or at the last time at which somebody
+    /// asked. Returns `None` if that was not recorded.
     ///
     /// # Errors
     /// The file cannot be read, or is no tape.
     pub fn references(&self) -> Result<Option<ReferenceSnapshot>, String> {
+        let Events::Joined(joined) = &self.events else { return self.own_references() };
+        for segment in joined.segments.iter().rev() {
+            if let Some(mut snapshot) = segment.process.own_references()? {
+                snapshot.graph.blocks.renumber_sites(|site| segment.site(site));
+                return Ok(Some(snapshot));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads them from the folder of the process.
+    fn own_references(&self) -> Result<Option<ReferenceSnapshot>, String> {
         let path = self.path.join(REFERENCES);
         read(&path).map_err(|error| format!("{}: {error}", path.display()))
     }

@@ -79,6 +79,12 @@ impl Blocks {
         self.wide.retain(|number, _| (*number as usize) < count);
     }
 
+    /// Gives the allocation sites of all blocks other numbers.
+    pub fn renumber_sites(&mut self, new: impl Fn(u32) -> u32) {
+        self.sites.iter_mut().for_each(|site| *site = new(*site));
+        self.wide.values_mut().for_each(|block| block.site = new(block.site));
+    }
+
     /// Returns the number of blocks.
     pub fn len(&self) -> usize {
         self.addresses.len()

@@ -84,6 +84,17 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// With `--live`, makes the daemon read which block holds which.
+    ///
+    /// # Errors
+    /// When no daemon answers, or when it could not read it.
+    pub(crate) fn read_references(&self) -> anyhow::Result<()> {
+        match &self.recordings.live {
+            Some(which) => live::read_references(which, self.recordings.control.clone()),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that a function and the recordings are in this order on the command line.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ pub(crate) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let Args { of, lost, cycles, types, since, common } = args;
     let options = Options { of, lost, cycles, by_type: types, since };
+    common.read_references()?;
     let strict = common.strict();
     let query = common.query(5)?;
     print(strict, |out, style| holds::run(&query, &options, out, style))

@@ -21,7 +21,7 @@ pub(super) fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<V
         // It may end in this moment; then what is recorded of it is its end. A flight recording is
         // read where it is: kept at each question, it would fill the disk.
         let which = Which(process.pid.to_string());
-        let _ = control.ask(&Request::Snapshot { which, leaves_flights: true });
+        let _ = control.ask(&Request::Snapshot { which, leaves_flights: true, references: false });
         found.extend(recorded(&state, process)?);
     }
     if chosen.is_empty() {
@@ -31,6 +31,22 @@ pub(super) fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<V
         return Err(anyhow!("nothing is recorded of '{which}': its mode is off"));
     }
     Ok(found)
+}
+
+/// Makes the daemon read which block holds which in the processes of a name, pid or label.
+///
+/// # Errors
+/// When no daemon answers, or when it could not read one of them.
+pub(super) fn read_references(which: &str, control: Option<PathBuf>) -> anyhow::Result<()> {
+    let request = Request::Snapshot { which: Which(which.to_owned()), leaves_flights: true, references: true };
+    let response = Control::at(control).ask(&request)?;
+    match response.errors() {
+        [] => match response {
+            Response::Error(refusal) => Err(anyhow!(refusal.error)),
+            _ => Ok(()),
+        },
+        [first, ..] => Err(anyhow!("which block holds which could not be read: {first}")),
+    }
 }
 
 /// Returns all folders of a process: those of its flight recording, and those in epochs.

@@ -99,7 +99,7 @@ fn judge(state: &Path, control: &Control, process: &Process) -> Result<Suspects,
         if is_in(Mode::Flight) {
             // It is read where it is, and is not kept. Without an answer an older state is judged.
             let which = Which(process.pid.to_string());
-            let _ = control.ask(&Request::Snapshot { which, leaves_flights: true });
+            let _ = control.ask(&Request::Snapshot { which, leaves_flights: true, references: false });
         }
         live::recorded(state, process).unwrap_or_default()
     };

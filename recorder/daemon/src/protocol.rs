@@ -49,6 +49,9 @@ pub enum Request {
         /// keep them.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         leaves_flights: bool,
+        /// Whether it is read which block holds which: each process stands still for a moment.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        references: bool,
     },
     /// The recording of a process that runs without the library.
     Attach {
@@ -234,10 +237,13 @@ pub struct Refusal {
 }
 
 /// The number of processes of which something was written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Processes {
     /// Number of processes that were written.
     pub processes: u64,
+    /// The longest time for which one of them stood still, in microseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stop_us: u64,
     /// What could not be written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,

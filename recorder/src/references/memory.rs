@@ -14,13 +14,25 @@ const IS_THERE: u64 = 3 << 62;
 pub(crate) struct Memory {
     pid: Pid,
     page: u64,
+    /// Tells which pages are there.
     pagemap: Option<File>,
+    /// That of the process of which this one is a copy: pages of files, and shared ones, come into a
+    /// copy when they are read.
+    original: Option<File>,
+}
+
+fn pagemap(pid: u32) -> Option<File> {
+    File::open(format!("/proc/{pid}/pagemap")).ok()
 }
 
 impl Memory {
     pub(crate) fn of(pid: u32, page: u64) -> Memory {
-        let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok();
-        Memory { pid: Pid::from_raw(pid.cast_signed()), page: page.max(512), pagemap }
+        Memory { pid: Pid::from_raw(pid.cast_signed()), page: page.max(512), pagemap: pagemap(pid), original: None }
+    }
+
+    /// Returns the memory of a copy of a process.
+    pub(crate) fn of_copy(pid: u32, original: u32, page: u64) -> Memory {
+        Memory { original: pagemap(original), ..Memory::of(pid, page) }
     }
 
     /// Checks that the memory may be read, by the first word of the area that both sides share.
@@ -69,14 +81,18 @@ impl Memory {
     /// known.
     fn runs(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let (first, last) = (start / self.page, end.div_ceil(self.page));
-        let mut entries = vec![0; 8 * (last - first) as usize];
-        let Some(pagemap) = &self.pagemap else { return vec![(start, end)] };
-        if pagemap.read_exact_at(&mut entries, 8 * first).is_err() {
-            return vec![(start, end)];
-        }
+        let entries = |pagemap: &File| {
+            let mut entries = vec![0; 8 * (last - first) as usize];
+            pagemap.read_exact_at(&mut entries, 8 * first).is_ok().then_some(entries)
+        };
+        let Some(own) = self.pagemap.as_ref().and_then(entries) else { return vec![(start, end)] };
+        let original = self.original.as_ref().and_then(entries).unwrap_or_default();
+        let is_there = |entries: &[u8], index: usize| {
+            entries.as_chunks::<8>().0.get(index).is_some_and(|entry| u64::from_le_bytes(*entry) & IS_THERE != 0)
+        };
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        for (number, entry) in (first..).zip(entries.as_chunks::<8>().0) {
-            if u64::from_le_bytes(*entry) & IS_THERE == 0 {
+        for (number, index) in (first..last).zip(0..) {
+            if !is_there(&own, index) && !is_there(&original, index) {
                 continue;
             }
             let (from, to) = ((number * self.page).max(start), ((number + 1) * self.page).min(end));

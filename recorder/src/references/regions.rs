@@ -5,10 +5,12 @@
 use super::blocks::BlockTable;
 use super::memory::Memory;
 use crate::os::processor::{ADDRESS_BITS, page_bytes};
+use crate::os::registers::user_regs_struct;
 use crate::target::maps::{Line, is_library, parse};
 use formats::resident::Allocator;
 use formats::tape::field::Text;
 use formats::tape::{ROOT_DATA, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, RootRegion};
+use nix::unistd::Pid;
 use std::collections::HashMap;
 
 /// Size and alignment of a range of an arena of glibc.
@@ -35,6 +37,18 @@ pub(crate) struct StoppedThread {
     /// General registers: all 16, or the six arguments of the system call that the thread waits in.
     /// Empty if none is needed, since they are on its stack.
     pub registers: Vec<u64>,
+}
+
+impl StoppedThread {
+    /// Returns a thread that stands still, with all its registers.
+    pub(crate) fn of(tid: Pid, own: &user_regs_struct) -> StoppedThread {
+        let registers = vec![
+            own.rax, own.rbx, own.rcx, own.rdx, own.rsi, own.rdi, own.rbp, own.rsp, own.r8, own.r9, own.r10, own.r11,
+            own.r12, own.r13, own.r14, own.r15,
+        ];
+        let tid = tid.as_raw().cast_unsigned();
+        StoppedThread { tid, stack_pointer: own.rsp, thread_pointer: own.fs_base, registers }
+    }
 }
 
 /// What is known of the process.

@@ -7,7 +7,7 @@ mod descendants;
 mod environment;
 mod newborn;
 mod policy;
-mod references;
+pub(super) mod references;
 mod take_over;
 mod unrecorded;
 

@@ -18,6 +18,7 @@
 //! trampoline, all that was mapped is unmapped.
 
 mod checks;
+pub(super) mod copy;
 mod frame;
 mod gadgets;
 mod memory;

@@ -38,6 +38,14 @@ fn limit_of(groups: &str) -> Option<u64> {
     groups.lines().filter_map(limit_location).filter_map(|(root, group, file)| smallest_limit(root, &group, file)).min()
 }
 
+/// Returns how many bytes the control groups of a process may still take; `None` without a limit. Pages
+/// of files that nobody has used for a while are given back first.
+pub fn memory_left(pid: u32) -> Option<u64> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let located = groups.lines().filter_map(limit_location);
+    located.filter_map(|(root, group, file)| smallest_rest(root, &group, file)).min()
+}
+
 /// Returns the file that counts the processes of the control group of a process which the kernel
 /// has killed because memory ran out; `None` if there is none.
 pub fn kills_file(pid: u32) -> Option<PathBuf> {
@@ -78,6 +86,23 @@ fn smallest_limit(root: &Path, group: &Path, file: &str) -> Option<u64> {
     group.ancestors().take(MAX_GROUPS).filter_map(limit).filter(|limit| *limit < NO_LIMIT).min()
 }
 
+/// Returns what a group and its parents may still take: the least of them.
+fn smallest_rest(root: &Path, group: &Path, file: &str) -> Option<u64> {
+    let (usage, unused) = match file {
+        "memory.max" => ("memory.current", "inactive_file "),
+        _ => ("memory.usage_in_bytes", "total_inactive_file "),
+    };
+    let rest = |group: &Path| {
+        let read = |name: &str| std::fs::read_to_string(root.join(group).join(name)).ok();
+        let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+        let limit = number(file).filter(|limit| *limit < NO_LIMIT)?;
+        let stat = read("memory.stat").unwrap_or_default();
+        let unused = stat.lines().find_map(|line| line.strip_prefix(unused)?.parse::<u64>().ok()).unwrap_or(0);
+        Some(limit.saturating_sub(number(usage)?.saturating_sub(unused)))
+    };
+    group.ancestors().take(MAX_GROUPS).filter_map(rest).min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,5 +141,9 @@ mod tests {
         assert_eq!(smallest_limit(root.path(), inner, "memory.max"), None);
         std::fs::write(root.path().join("a/memory.max"), "100000000\n").expect("writes");
         assert_eq!(smallest_limit(root.path(), inner, "memory.max"), Some(100_000_000));
+        assert_eq!(smallest_rest(root.path(), inner, "memory.max"), None, "what is used is not known");
+        std::fs::write(root.path().join("a/memory.current"), "70000000\n").expect("writes");
+        std::fs::write(root.path().join("a/memory.stat"), "anon 1\ninactive_file 5000000\n").expect("writes");
+        assert_eq!(smallest_rest(root.path(), inner, "memory.max"), Some(35_000_000));
     }
 }

@@ -18,7 +18,7 @@ const PARTS: usize = 12;
 /// Returns what holds the blocks of a process, and the holders of each call site; `None` if that was
 /// not recorded.
 pub(super) fn held(process: &Process, symbols: &mut Symbolizer) -> Option<(Vec<HeldBy>, BySite)> {
-    let mut holders = Holders::of(process, symbols).ok()??;
+    let mut holders = Holders::of(process, symbols).ok()?.filter(|holders| holders.snapshot.is_of_end())?;
     let lost = lost::find(&mut holders);
     let by_site = BySite::of(&holders, &lost);
     Some((roots(&holders, &lost), by_site))

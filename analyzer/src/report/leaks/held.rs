@@ -210,6 +210,10 @@ impl BySite {
 pub(super) fn add(process: &Process, leaks: Vec<&mut Leak>, symbols: &mut Symbolizer) {
     // A file that cannot be read is a matter of `holds`.
     let Ok(Some(mut holders)) = Holders::of(process, symbols) else { return };
+    // The blocks of another time are others.
+    if !holders.snapshot.is_of_end() {
+        return;
+    }
     let lost = lost::find(&mut holders);
     let by_site = BySite::of(&holders, &lost);
     leaks.into_iter().for_each(|leak| leak.held = by_site.held(&leak.sites));

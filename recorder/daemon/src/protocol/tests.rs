@@ -22,7 +22,10 @@ fn requests_have_the_lines_of_the_first_version() {
             Request::Mode { which: Which("4711".into()), mode: "trace,overflow=wait:2s".parse().unwrap_or_default() },
             r#"{"mode":"trace,overflow=wait:2s","which":"4711","word":"mode"}"#,
         ),
-        (Request::Snapshot { which: all(), leaves_flights: false }, r#"{"which":"all","word":"snapshot"}"#),
+        (
+            Request::Snapshot { which: all(), leaves_flights: false, references: false },
+            r#"{"which":"all","word":"snapshot"}"#,
+        ),
         (Request::Attach { pid: 4711, mode: None }, r#"{"pid":4711,"word":"attach"}"#),
         (Request::Attach { pid: 4711, mode: "trace".parse().ok() }, r#"{"mode":"trace","pid":4711,"word":"attach"}"#),
         (Request::Detach { which: all() }, r#"{"which":"all","word":"detach"}"#),
@@ -45,7 +48,7 @@ fn requests_have_the_lines_of_the_first_version() {
 fn missing_fields_have_defaults_and_unknown_fields_are_ignored() {
     let read = |line: &str| Request::read(line.as_bytes());
     assert_eq!(read(r#"{"word":"show"}"#), Ok(Request::Show { which: Which("all".into()), sites: 20 }));
-    let snapshot = |leaves_flights| Request::Snapshot { which: Which("all".into()), leaves_flights };
+    let snapshot = |leaves_flights| Request::Snapshot { which: Which("all".into()), leaves_flights, references: false };
     assert_eq!(read(r#"{"word":"snapshot","later":1}"#), Ok(snapshot(false)));
     assert_eq!(read(r#"{"word":"snapshot","leaves_flights":true}"#), Ok(snapshot(true)));
     assert_eq!(read(r#"{"word":"flush","which":7}"#), Ok(Request::Flush));

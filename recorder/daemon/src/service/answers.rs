@@ -13,9 +13,11 @@ use formats::tape::RESIDENCY_REQUEST;
 use heaptape_recorder::digest::{ProcessCommand, View, ViewFrame, ViewSite};
 use heaptape_recorder::os::{clock, crash};
 use heaptape_recorder::pipeline::Command;
+use heaptape_recorder::run::take_references;
 use heaptape_recorder::session::SessionId;
 use heaptape_recorder::session::options::Mode;
 use heaptape_recorder::store::writer::Callback;
+use std::sync::Arc;
 
 /// Maximum number of call sites in the answer to `show`.
 const MAX_SITES: u64 = 1000;
@@ -44,7 +46,10 @@ impl Service {
             Request::PublicMetrics => Ok(Answer::Now(Response::Metrics(self.public_metrics()))),
             Request::Show { which, sites } => self.show(which, *sites),
             Request::Mode { which, mode } => self.selected(which).map(|ids| self.mode(&ids, *mode)),
-            Request::Snapshot { which, leaves_flights } => {
+            Request::Snapshot { which, references: true, .. } => {
+                self.selected(which).and_then(|ids| self.read_references(&ids))
+            }
+            Request::Snapshot { which, leaves_flights, .. } => {
                 self.selected(which).map(|ids| self.snapshot(&ids, *leaves_flights))
             }
             Request::Rotate { which } => self.selected(which).map(|ids| self.rotate_traces(&ids)),
@@ -144,6 +149,35 @@ impl Service {
         Answer::Written(dones, ids.len() + 1, processes(ids.len()), check)
     }
 
+    /// Reads which block of these processes holds which, one process after the other, and then writes
+    /// the state that it belongs to.
+    fn read_references(&self, ids: &[SessionId]) -> Result<Answer, String> {
+        let clients = ids.iter().filter_map(|id| self.registry.client(*id));
+        let sessions: Vec<_> = clients.map(|client| (client.name.clone(), Arc::clone(&client.session))).collect();
+        let commands = self.stages.commands.clone();
+        let (answer, later) = bounded(1);
+        let read = move || {
+            let (mut written, (done, dones)) = (Processes::default(), unbounded());
+            for (name, session) in sessions {
+                match take_references(&session, &commands) {
+                    Ok(stop) => {
+                        written.processes += 1;
+                        written.stop_us = written.stop_us.max(stop.as_micros() as u64);
+                        let write = ProcessCommand::Snapshot(notifier(&done));
+                        let _ = commands.send(Command::Process(session.id, write));
+                    }
+                    Err(why) => written.errors.push(format!("{name} ({}): {why}", session.process.pid)),
+                }
+            }
+            drop(done);
+            // Of a process that ends meanwhile, nothing more comes.
+            while dones.recv().is_ok() {}
+            let _ = answer.send(Response::Processes(written));
+        };
+        crash::spawn("references", read).map_err(|error| error.to_string())?;
+        Ok(Answer::Later(later))
+    }
+
     /// Starts new files for the events of these processes, within the epoch.
     fn rotate_traces(&mut self, ids: &[SessionId]) -> Answer {
         let (done, dones) = unbounded();
@@ -197,7 +231,7 @@ impl Service {
 }
 
 pub(super) fn processes(count: usize) -> Response {
-    Response::Processes(Processes { processes: count as u64, errors: Vec::new() })
+    Response::Processes(Processes { processes: count as u64, ..Processes::default() })
 }
 
 fn details(process: Process, view: &View) -> Details {

@@ -158,6 +158,8 @@ impl ProcessRecording {
                 }
             }
             ProcessCommand::LiveBlocks(reply) => {
+                // Whoever asks wants to know whether they are all.
+                self.publish_stats();
                 let blocks = (!self.heap.is_sampled()).then(|| self.heap.blocks_at(u64::MAX));
                 drop(reply.send(blocks));
             }

@@ -23,12 +23,13 @@ pub(super) struct Identity {
     pub address_space: u64,
 }
 
-/// Marks in the names of mapped files, and what they say.
-const MARKS: [(&str, &str); 6] = [
-    (
-        "libheaptape",
-        "it has heaptape's library already: it is recorded, or was by a recorder that is gone (then start it again)",
-    ),
+/// The mark of our own library in the names of mapped files, and what it says.
+const OWN_MARK: (&str, &str) = (
+    "libheaptape",
+    "it has heaptape's library already: it is recorded, or was by a recorder that is gone (then start it again)",
+);
+/// Marks of other libraries.
+const MARKS: [(&str, &str); 5] = [
     ("libasan", "it was built with a sanitizer, which replaces the allocator; build it without one"),
     ("libtsan", "it was built with a sanitizer, which replaces the allocator; build it without one"),
     ("liblsan", "it was built with a sanitizer, which replaces the allocator; build it without one"),
@@ -36,11 +37,30 @@ const MARKS: [(&str, &str); 6] = [
     ("librrpreload", "rr records it; start it without rr"),
 ];
 
-/// Examines a process, and opens its memory.
+/// Examines a process that is to be attached, and opens its memory.
 ///
 /// # Errors
 /// Why it cannot be attached, and what helps.
 pub(crate) fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
+    let found = examine_recorded(pid)?;
+    let text = maps::read(pid);
+    let (mark, why) = OWN_MARK;
+    match names_with(&String::from_utf8_lossy(&text), mark) {
+        true => Err(AttachError::Unsuitable(why.into())),
+        false => Ok(found),
+    }
+}
+
+/// Returns whether the name of a mapped file begins with a mark.
+fn names_with(maps: &str, mark: &str) -> bool {
+    maps.lines().filter_map(|line| line.rsplit('/').next()).any(|name| name.starts_with(mark))
+}
+
+/// Examines a process, which may have the library already, and opens its memory.
+///
+/// # Errors
+/// Why its threads may not be stopped, and what helps.
+pub(crate) fn examine_recorded(pid: u32) -> Result<(Identity, Memory), AttachError> {
     let leader = Pid::from_raw(pid as i32);
     let field = |name| status_field(pid, leader, name);
     let refuse = |why: &str| Err(AttachError::Unsuitable(why.into()));
@@ -93,7 +113,7 @@ pub(crate) fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
     let text = maps::read(pid);
     let text = String::from_utf8_lossy(&text);
     for (mark, why) in MARKS {
-        if text.lines().filter_map(|line| line.rsplit('/').next()).any(|name| name.starts_with(mark)) {
+        if names_with(&text, mark) {
             return refuse(why);
         }
     }

@@ -71,6 +71,16 @@ fn begun_again(registers: user_regs_struct) -> user_regs_struct {
     user_regs_struct { rax, rip, orig_rax: u64::MAX, ..registers }
 }
 
+/// Returns the frame of a thread that goes to these registers and never comes from there: it has no
+/// extended registers, which are then those of a new program, and all signals are blocked.
+pub(super) fn one_way(end: u64, before: &[u8], registers: user_regs_struct) -> Frame {
+    let home = Home { registers, extended: Vec::new(), mask: Mask::MAX };
+    let context = end.wrapping_sub(CONTEXT_BYTES) & !63;
+    let mut bytes = before.to_vec();
+    bytes.extend(context_bytes(0, &home));
+    Frame { start: context - before.len() as u64, context, bytes }
+}
+
 /// Returns the frame that ends at or below `end`, with `before` in front of its context.
 pub(super) fn below(end: u64, before: &[u8], home: &Home) -> Frame {
     // The last magic follows, and the kernel's alignment of `xsave`.

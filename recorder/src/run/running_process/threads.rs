@@ -133,7 +133,7 @@ impl StoppedThreads {
     /// Why they are not stopped. The caller then calls [`StoppedThreads::release`].
     pub(crate) fn stop(&mut self, limit: Duration) -> Result<(), StopError> {
         self.since = Instant::now();
-        let result = self.stop_all(self.since + limit);
+        let result = self.stop_all(Vec::new(), self.since + limit);
         if self.threads.is_empty() { result.and(Err(StopError::Ended)) } else { result }
     }
 
@@ -152,8 +152,16 @@ impl StoppedThreads {
         Ok(())
     }
 
-    fn stop_all(&mut self, deadline: Instant) -> Result<(), StopError> {
-        let mut known: Vec<Pid> = Vec::new();
+    /// Stops all threads of the process but one, which stands still already.
+    ///
+    /// # Errors
+    /// As of [`StoppedThreads::stop`].
+    pub(crate) fn stop_others(&mut self, than: Pid, limit: Duration) -> Result<(), StopError> {
+        self.since = Instant::now();
+        self.stop_all(vec![than], self.since + limit)
+    }
+
+    fn stop_all(&mut self, mut known: Vec<Pid>, deadline: Instant) -> Result<(), StopError> {
         // Threads that run may make others meanwhile.
         loop {
             let new: Vec<Pid> = list(self.pid).into_iter().filter(|tid| !known.contains(tid)).collect();

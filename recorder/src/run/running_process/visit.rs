@@ -16,7 +16,7 @@ use crate::os::spawn;
 use crate::target::maps;
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::ptrace;
+use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
 use wire::standalone::ATTACHED_CALL;
@@ -33,6 +33,9 @@ const FRAME_BYTES: u64 = 64 << 10;
 const FLAGS_OFF: u64 = 0x400 | 0x100;
 /// The code segment of 64-bit programs.
 const LONG_MODE: u64 = 0x33;
+/// What a copy of the process shares with it: descriptors, so that none stays open through the copy
+/// when the process has closed it. Its end sends no signal.
+const COPY: i32 = libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_SYSVSEM;
 
 /// A thread that the recorder has stopped, and that works for it.
 #[derive(Debug)]
@@ -44,6 +47,8 @@ pub(crate) struct Visit<'a> {
     deadline: Instant,
     /// Address of the frame on its own stack.
     frame_at: u64,
+    /// The child that it has made last.
+    born: Option<Pid>,
     is_home: bool,
     /// When it was stopped.
     pub since: Instant,
@@ -111,6 +116,7 @@ impl<'a> Visit<'a> {
             home,
             deadline: since + TIMEOUT,
             frame_at: frame.start,
+            born: None,
             is_home: false,
             since,
         };
@@ -187,6 +193,40 @@ impl<'a> Visit<'a> {
         }
     }
 
+    /// Returns the thread that is stopped, and its registers.
+    pub(super) fn thread(&self) -> (Pid, user_regs_struct) {
+        (self.tid, self.home.registers)
+    }
+
+    /// Lets the process make a child with the same memory, which stands still before its first
+    /// instruction and ends when we do. Returns it with its number in the process's namespace.
+    ///
+    /// # Errors
+    /// The kernel makes no further process, or has no memory for it.
+    pub(super) fn fork(&mut self) -> Result<(Pid, u64), AttachError> {
+        // If we are killed before the child is held, this is all that it does.
+        let exits = user_regs_struct {
+            rip: self.gadgets.system_call,
+            rax: libc::SYS_exit_group as u64,
+            rdi: 0,
+            orig_rax: u64::MAX,
+            ..self.home.registers
+        };
+        let frame = frame::one_way(self.frame_at, &self.gadgets.restorer.to_le_bytes(), exits);
+        self.memory.write(frame.start, &frame.bytes).map_err(AttachError::memory)?;
+        let options = Options::PTRACE_O_TRACESYSGOOD;
+        ptrace::setoptions(self.tid, options | Options::PTRACE_O_TRACECLONE).map_err(StopError::Trace)?;
+        let made = self.call(libc::SYS_clone, [COPY as u64, frame.start, 0, 0, 0, 0]);
+        ptrace::setoptions(self.tid, options).map_err(StopError::Trace)?;
+        let number = made.map_err(AttachError::refused("a copy of it"))?;
+        let child = self.born.take().ok_or(AttachError::Stop(StopError::Ended))?;
+        let is_held = match stops::wait(child, self.deadline)? {
+            Stop::Ended => false,
+            _ => ptrace::setoptions(child, Options::PTRACE_O_EXITKILL).is_ok(),
+        };
+        if is_held { Ok((child, number)) } else { Err(StopError::Ended.into()) }
+    }
+
     /// Runs the thread to the next start or end of a system call.
     fn system_call_stop(&mut self) -> Result<(), StopError> {
         let mut signal = 0;
@@ -198,6 +238,10 @@ impl<'a> Visit<'a> {
                 // A fault: the thread must not go on here.
                 Stop::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGTRAP) => {
                     return Err(StopError::Ended);
+                }
+                Stop::Event { event: libc::PTRACE_EVENT_CLONE, .. } => {
+                    self.born = ptrace::getevent(self.tid).ok().map(|tid| Pid::from_raw(tid as i32));
+                    signal = 0;
                 }
                 // Only SIGSTOP cannot be blocked. It stops the other threads, and this one later.
                 stop => signal = stop.signal(),

@@ -7,7 +7,6 @@
 //! its call finds what it found before. Of any other one we know where its stack ends, and the
 //! arguments of its call, but not its other registers.
 
-use crate::os::registers::user_regs_struct;
 use crate::references::{Memory, StoppedThread};
 use crate::run::running_process::threads::{self, Brief};
 use crate::session::traced_process::Session;
@@ -110,7 +109,7 @@ impl Still {
         }
         let brief = threads::stop_briefly(self.pid, tid, STOP_LIMIT);
         match (brief, doing) {
-            (Brief::Stopped(registers), _) => return Some(stopped(number, &registers)),
+            (Brief::Stopped(registers), _) => return Some(StoppedThread::of(tid, &registers)),
             (Brief::Late, _) => self.late.push(tid),
             // E.g. a debugger has stopped it.
             (Brief::No, Doing::Calls(call)) => return Some(waits(call.stack_pointer, call.arguments.to_vec())),
@@ -164,12 +163,4 @@ fn code_of_library(tid: u32) -> Vec<Range<u64>> {
     let text = String::from_utf8_lossy(&text);
     let code = text.lines().filter_map(maps::parse).filter(|line| line.is_executable() && maps::is_library(line.name));
     code.map(|line| line.start..line.end).collect()
-}
-
-fn stopped(tid: u32, own: &user_regs_struct) -> StoppedThread {
-    let registers = vec![
-        own.rax, own.rbx, own.rcx, own.rdx, own.rsi, own.rdi, own.rbp, own.rsp, own.r8, own.r9, own.r10, own.r11,
-        own.r12, own.r13, own.r14, own.r15,
-    ];
-    StoppedThread { tid, stack_pointer: own.rsp, thread_pointer: own.fs_base, registers }
 }
