@@ -10,6 +10,7 @@ use super::epoch::Epoch;
 use super::folders::make_state_folder;
 use crossbeam_channel::{Sender, unbounded};
 use formats::recording::{FLIGHTS, Kept, Mark, ProcessInfo};
+use heaptape_recorder::os::aside::{self, Owner, Stuck};
 use heaptape_recorder::os::crash::{self, Destination};
 use heaptape_recorder::os::permissions::make_folder;
 use heaptape_recorder::session::name_store::NameStore;
@@ -69,6 +70,8 @@ pub(crate) struct Counters {
     pub failed: u64,
 }
 
+/// How long an epoch's folder may take. Another attempt fails at once while one has not returned.
+const DISK_PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two attempts to end an epoch, while the next one cannot be made.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -126,11 +129,20 @@ impl Epochs {
 
     /// Starts an epoch of a user.
     fn begin(&mut self, uid: u32) -> io::Result<Arc<Epoch>> {
-        if control::is_gone(&self.state) {
-            make_state_folder(&self.state, self.serves_all)?;
-        }
-        let own = nix::unistd::geteuid().as_raw();
-        let epoch = Arc::new(Epoch::begin(&self.state, uid, (uid != own).then_some(uid))?);
+        let (state, serves_all) = (self.state.clone(), self.serves_all);
+        let make = move || {
+            if control::is_gone(&state) {
+                make_state_folder(&state, serves_all)?;
+            }
+            let own = nix::unistd::geteuid().as_raw();
+            Epoch::begin(&state, uid, (uid != own).then_some(uid))
+        };
+        // A disk that does not answer, e.g. a frozen one, must not stop the service.
+        let owner = Owner { pid: std::process::id(), uid };
+        let made = aside::call_for(DISK_PATIENCE, owner, make).map_err(|Stuck| {
+            io::Error::new(io::ErrorKind::TimedOut, format!("{}: the disk does not answer", self.state.display()))
+        })?;
+        let epoch = Arc::new(made?);
         self.send(ArchiveCommand::Begin(Arc::clone(&epoch)));
         let current = CurrentEpoch {
             epoch: Arc::clone(&epoch),

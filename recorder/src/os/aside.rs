@@ -123,7 +123,7 @@ pub fn call<T: Send + 'static>(owner: Owner, call: impl FnOnce() -> T + Send + '
 ///
 /// # Errors
 /// As those of [`call`].
-pub(crate) fn call_for<T: Send + 'static>(
+pub fn call_for<T: Send + 'static>(
     time: Duration,
     owner: Owner,
     call: impl FnOnce() -> T + Send + 'static,
