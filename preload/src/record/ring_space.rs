@@ -95,6 +95,10 @@ fn wait(
     let mut deadline = Deadline::new(header);
     let mut signals = None;
     let has_space = loop {
+        // A handler may have forked meanwhile. In the child nobody reads this ring any more.
+        if !core::ptr::eq(thread::get(), state) {
+            break false;
+        }
         control.waiting.0.store(1, SeqCst);
         let seen = control.consumer.0.tail.load(SeqCst) as u32;
         if refresh(state) {
@@ -123,4 +127,29 @@ fn wait(
     };
     signals.into_iter().for_each(sys::release_signals);
     has_space
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heaptape_wire::area::OVERFLOW_WAIT;
+    use heaptape_wire::{Header, SlotControl};
+    use std::boxed::Box;
+
+    /// A handler may fork while a hook waits for space. In the child the hook continues with the state of
+    /// the parent's thread, and no recorder reads its ring, though there is one that lives.
+    #[test]
+    fn hook_of_the_parent_waits_for_nobody_in_a_forked_child() {
+        let (header, control) = (Header::default(), SlotControl::default());
+        header.overflow.store(OVERFLOW_WAIT, Relaxed);
+        header.wait_ms.store(u64::MAX, Relaxed);
+        // SAFETY: numbers and pointers, of which zeros are valid values; a forked child sees them, too.
+        let mut state = unsafe { Box::<ThreadState>::new_zeroed().assume_init() };
+        let mut looks = 0;
+        let has_space = wait(&mut state, &header, &control, &mut |_| {
+            looks += 1;
+            false
+        });
+        assert_eq!((has_space, looks, header.breaker.load(Relaxed)), (false, SPINS, 0));
+    }
 }
