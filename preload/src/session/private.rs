@@ -87,13 +87,15 @@ pub(crate) fn attached() {
     unsafe { (*ALIVE.load(Relaxed)).store(1, Release) };
 }
 
-/// Tells the recorder where this memory is. There is room for the largest ranges: each segment and
-/// each index is twice as large as the one before it.
+/// Tells the recorder where this memory is. There is room for the largest ranges. Each segment is
+/// twice as large as the one before it, so that the others are a 128th of all; of the indexes only
+/// the last one has memory.
 #[cold]
 #[inline(never)]
 pub(crate) fn publish(header: &heaptape_wire::Header) {
-    /// The most segments, which leaves room for the last indexes.
-    const SEGMENTS: usize = 5;
+    /// The most segments, which leaves room for the last index. With two less, 32 states of 1,024
+    /// seemed to be memory of the program, and some 8 MiB to be another allocator's.
+    const SEGMENTS: usize = heaptape_wire::area::PRIVATE_RANGES - 1;
     let state_bytes = STATE_BYTES.load(Relaxed);
     let states = STATE_ORIGINS.iter().enumerate().rev().map(|(segment, origin)| {
         let (origin, first) = (origin.load(Relaxed), STATES.start(segment) as usize);

@@ -165,18 +165,19 @@ impl Watched {
         let header = std::ptr::from_ref(mapping.header()).addr() as u64;
         self.area = self.area.or_else(|| snapshot::area_at(header));
         let Some(area) = self.area else { return };
-        let own: Vec<(u64, u64)> = mapping.header().private_ranges().collect();
         // A process may hold the lock of its memory for ever.
         let (pid, page, clock) = (process.pid, self.page(), *clock);
+        let session = Arc::clone(&self.session);
         let take = move || {
             let before = clock::thread_time();
+            let own = || session.mapping.header().private_ranges().collect();
             let attempt = snapshot::take((pid, &own), area, page, &clock, cause);
             (attempt, clock::thread_time().saturating_sub(before))
         };
         let Ok((attempt, took)) = aside::call_for(PATIENCE, self.session.owner(), take) else { return };
         digests.took.set(digests.took.get() + took);
         let (record, before) = match attempt {
-            Attempt::Taken(record, Before { resident_bytes, second_libc }) => {
+            Attempt::Taken(record, Before { resident_bytes, second_libc, .. }) => {
                 second_libc.into_iter().for_each(|path| self.session.hooks.has_second_libc(path));
                 (*record, resident_bytes)
             }

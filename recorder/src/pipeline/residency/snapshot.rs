@@ -24,6 +24,8 @@ pub(crate) struct Before {
     pub(crate) resident_bytes: u64,
     /// Path of a second C library in the process.
     pub(crate) second_libc: Option<String>,
+    /// Whether the library has taken memory meanwhile, which seems to be the program's.
+    has_grown: bool,
 }
 
 /// The outcome of an attempt to take a snapshot.
@@ -76,9 +78,13 @@ pub(crate) fn area_at(address: u64) -> Option<u64> {
     mappings::area_at(&String::from_utf8_lossy(&read_maps("self").ok()?), address)
 }
 
-/// Reads maps, pages and sums. Returns what was read before the pages, or `None` if the process has not mapped the area with this inode, as after an exec.
+/// Returns where the private memory of the library in the process is now.
+type Own<'a> = &'a dyn Fn() -> Vec<(u64, u64)>;
+
+/// Reads maps, pages and sums. Returns what was read before the pages, or `None` if the process has
+/// not mapped the area with this inode, as after an exec.
 fn read(
-    (pid, own): (u32, &[(u64, u64)]),
+    (pid, own): (u32, Own<'_>),
     area: u64,
     page: u64,
     clock: &Clock,
@@ -87,7 +93,9 @@ fn read(
     // Both files belong to the program that the process executes now, also after a later exec.
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let maps = read_maps(&pid.to_string())?;
-    let mut mappings = Mappings::parse(&String::from_utf8_lossy(&maps), own);
+    // The library says where its memory is before it uses it. So this is read after the mappings.
+    let ranges = own();
+    let mut mappings = Mappings::parse(&String::from_utf8_lossy(&maps), &ranges);
     if !mappings.has_area(area) {
         return Ok(None);
     }
@@ -96,27 +104,27 @@ fn read(
     }
     let mut runs = PageRuns::default();
     let second_libc = mappings.take_second_libc();
-    let before = Before { resident_bytes: resident_bytes(pid, page).unwrap_or(0), second_libc };
+    let resident_bytes = resident_bytes(pid, page).unwrap_or(0);
     snapshot.tick = clock.now();
     snapshot.method = pages::pages(&pagemap, page, mappings.ranges(), &mut runs)?;
     snapshot.end_tick = clock.now();
+    let has_grown = own() != ranges;
     add_status(pid, snapshot)?;
     mappings.store_into(snapshot);
     runs.pack_into(snapshot)?;
-    Ok(Some(before))
+    Ok(Some(Before { resident_bytes, second_libc, has_grown }))
 }
 
-/// Takes a snapshot of a process, in which the library has this private memory, and which has mapped
-/// the area with this inode. If its resident memory
-/// changes meanwhile, so that pages and sum do not agree, the snapshot is taken again.
-pub(super) fn take(process: (u32, &[(u64, u64)]), area: u64, page: u64, clock: &Clock, cause: u8) -> Attempt {
+/// Takes a snapshot of a process that has mapped the area with this inode. If its memory changes
+/// meanwhile, so that pages, sum and the library's part do not agree, the snapshot is taken again.
+pub(super) fn take(process: (u32, Own<'_>), area: u64, page: u64, clock: &Clock, cause: u8) -> Attempt {
     let mut tries = 1;
     loop {
         let mut snapshot = Residency { cause, ..Residency::default() };
         let before = read(process, area, page, clock, &mut snapshot);
         let after = snapshot.resident_bytes;
-        let has_changed = |before: u64| before.abs_diff(after) > after / CHANGE;
-        if tries == TRIES || !matches!(&before, Ok(Some(before)) if has_changed(before.resident_bytes)) {
+        let has_changed = |before: &Before| before.has_grown || before.resident_bytes.abs_diff(after) > after / CHANGE;
+        if tries == TRIES || !matches!(&before, Ok(Some(before)) if has_changed(before)) {
             return attempt(process.0, before, snapshot);
         }
         tries += 1;
