@@ -132,7 +132,7 @@ pub(super) enum Command {
         #[arg(default_value = "all")]
         which: String,
         /// Read which block holds which instead, for `heaptape holds NAME`: a process stands still
-        /// while the kernel makes a copy of it, about 10 ms for a gigabyte
+        /// while the kernel makes a copy of it, some 30 ms for a gigabyte
         #[arg(long)]
         references: bool,
         #[command(flatten)]
