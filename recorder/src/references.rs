@@ -96,7 +96,7 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     drop(blocks);
     let own: Vec<(u64, u64)> = session.mapping.header().private_ranges().collect();
     let regions = Regions { own: &own, threads, allocator, memory: &memory };
-    let Found { regions, names, files, .. } = regions.find(&text, &table);
+    let Found { regions, names, files, code, .. } = regions.find(&text, &table);
     if threads.len() < thread_count as usize {
         lacks.push(format!("{} of {thread_count} threads ran on meanwhile", thread_count as usize - threads.len()));
     }
@@ -121,7 +121,7 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
         allocator == Allocator::Glibc && (file.starts_with("libc.so.") || file.starts_with("libc-2."))
     };
     let libc = (1..).zip(&head.names).find(|name| is_glibc(&name)).map(|(number, _)| number);
-    let mut search = Search::new(&table, &memory, &files, libc, since + TIME_LIMIT);
+    let mut search = Search::new(&table, &memory, [&files, &code], libc, since + TIME_LIMIT);
     search.roots(&head.regions, threads, &mut |record| out.put(&record))?;
     search.blocks(&mut |record| out.put(&record))?;
     let found = search.found;

@@ -118,6 +118,7 @@ fn each_kind_of_root_holds_its_block() {
         ("of_stack", "stack of thread"),
         ("of_thread", "thread-local data of thread"),
         ("of_mapping", "mapping at 0x"),
+        ("of_code", "mapping at 0x"),
         ("of_inside", "global inside"),
         ("of_large", "global large"),
         ("\"of_main\"", "stack of thread"),

@@ -15,6 +15,7 @@ static volatile uintptr_t hidden;
 static void *volatile grown;
 static void *volatile large;
 static void *volatile inside;
+static char *volatile code;
 static int ready;
 
 #define OF(NAME, SIZE) __attribute__((noinline)) static void *NAME(void) { return calloc(1, SIZE); }
@@ -26,6 +27,7 @@ OF(of_realloc, 205)
 OF(of_inside, 206)
 OF(of_main, 207)
 OF(of_main_data, 209)
+OF(of_code, 210)
 OF(of_lost, 208)
 OF(of_large, 300000)
 
@@ -57,6 +59,11 @@ __attribute__((noinline)) static void plant(void) {
     mapping[1000] = of_mapping();
     // The kernel may join its mapping with the one before.
     large = of_large();
+    // An instruction of a compiler at run time: mov rax, ADDRESS.
+    code = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *in_code = of_code();
+    memcpy(code + 1235, &in_code, sizeof in_code);
+    in_code = 0;
     hidden = (uintptr_t)of_xor() ^ UINT64_C(0x5555555555555555);
     grown = realloc(of_realloc(), 100000);
     inside = (char *)of_inside() + 100;

@@ -67,6 +67,8 @@ pub(super) struct Found {
     pub names: Vec<Text>,
     /// Mappings of files, in which vtables may be.
     pub files: Vec<(u64, u64)>,
+    /// Mappings of code without a file.
+    pub code: Vec<(u64, u64)>,
     /// Bytes of thread-local data below the thread pointer, of all modules.
     thread_local: u64,
 }
@@ -141,6 +143,9 @@ impl Regions<'_> {
                 found.add((line.start, line.end), ROOT_DATA, name, 0);
                 before = Some((line.end, name));
                 continue;
+            }
+            if line.is_executable() {
+                found.code.push((line.start, line.end));
             }
             let zeros = module.filter(|module| module.0 == line.start && line.name.is_empty());
             if zeros.is_some_and(|zeros| zeros.1 == u32::MAX) {

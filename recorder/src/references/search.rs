@@ -40,6 +40,8 @@ pub(super) struct Search<'a> {
     table: &'a BlockTable,
     memory: &'a Memory,
     files: &'a [(u64, u64)],
+    /// Mappings of code that the program makes itself. Its instructions have addresses anywhere.
+    code: &'a [(u64, u64)],
     /// Number of the name of the libc whose `malloc` has the blocks.
     libc: Option<u32>,
     deadline: Instant,
@@ -53,16 +55,17 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 impl<'a> Search<'a> {
-    /// Prepares a search. `libc` is the number of the name of glibc if the blocks are those of its
+    /// Prepares a search, with the mappings of files and of the program's own code. `libc` is the number of the name of glibc if the blocks are those of its
     /// `malloc`.
     pub(super) fn new(
         table: &'a BlockTable,
         memory: &'a Memory,
-        files: &'a [(u64, u64)],
+        [files, code]: [&'a [(u64, u64)]; 2],
         libc: Option<u32>,
         deadline: Instant,
     ) -> Search<'a> {
-        Search { table, memory, files, libc, deadline, buffer: vec![0; WINDOW], span: 0, found: Counts::default() }
+        let (buffer, found) = (vec![0; WINDOW], Counts::default());
+        Search { table, memory, files, code, libc, deadline, buffer, span: 0, found }
     }
 
     /// Searches the regions outside of blocks.
@@ -80,6 +83,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             let is_libc = region.kind == ROOT_DATA && Some(region.name) == self.libc;
+            let is_code = self.code.iter().any(|code| (code.0..code.1).contains(&region.start));
             let mut at = region.start.next_multiple_of(8);
             let end = region.start.saturating_add(region.length);
             while at + 8 <= end {
@@ -88,15 +92,32 @@ impl<'a> Search<'a> {
                     break;
                 }
                 let buffer = std::mem::take(&mut self.buffer);
+                let first = at - region.start.next_multiple_of(8);
                 let mut is_full = false;
-                for (word, value) in (0..).zip(words(&buffer[..length])) {
-                    if value != 0
-                        && let Some((target, inside)) = self.target(value)
-                        && !(is_libc && self.is_chunk(target, inside))
-                    {
-                        let offset = (at - region.start.next_multiple_of(8)) + 8 * word;
-                        is_full |= packer.push(Edge { source: number, offset, target, inside });
-                        self.found.root_edges += 1;
+                let mut look = |search: &mut Self, word: u64, value: u64| {
+                    if value == 0 {
+                        return false;
+                    }
+                    let Some((target, inside)) = search.target(value) else { return false };
+                    if is_libc && search.is_chunk(target, inside) {
+                        return false;
+                    }
+                    is_full |= packer.push(Edge { source: number, offset: first + 8 * word, target, inside });
+                    search.found.root_edges += 1;
+                    true
+                };
+                if is_code {
+                    let mut last = None;
+                    for (byte, bytes) in (0..).zip(buffer[..length].windows(8)) {
+                        let value = bytes.try_into().map_or(0, u64::from_le_bytes);
+                        // One for each word of the file.
+                        if last != Some(byte / 8) && look(self, byte / 8, value) {
+                            last = Some(byte / 8);
+                        }
+                    }
+                } else {
+                    for (word, value) in (0..).zip(words(&buffer[..length])) {
+                        look(self, word, value);
                     }
                 }
                 self.buffer = buffer;
