@@ -2,6 +2,7 @@
 
 use super::AttachError;
 use super::ptrace::StopError;
+use nix::errno::Errno;
 use std::time::Duration;
 
 /// How often a stop is tried, while a thread does not stop or a stack refers to a jump's bytes.
@@ -47,8 +48,9 @@ impl Purpose {
     pub(crate) fn may_try_again(self, error: &AttachError, tries: u32) -> bool {
         let may_pass = match error {
             AttachError::Unsafe | AttachError::Stop(StopError::Late) => true,
-            // The kernel has ended it, because it took too long.
-            AttachError::Killed => self == Purpose::Restore,
+            // The kernel has ended it, because it took too long; or the tracer of a command that was
+            // killed finishes its step. We have the right, since the memory was opened before.
+            AttachError::Killed | AttachError::Stop(StopError::Trace(Errno::EPERM)) => self == Purpose::Restore,
             _ => false,
         };
         may_pass && tries < self.max_tries()
@@ -66,5 +68,12 @@ mod tests {
         assert_eq!(last(Purpose::Restore, true), Duration::from_millis(100));
         assert_eq!(last(Purpose::Restore, false), Duration::from_millis(3200));
         assert_eq!(Purpose::Restore.limit(PATIENT_TRY, false), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn a_restore_waits_for_another_tracer() {
+        let other = AttachError::Stop(StopError::Trace(Errno::EPERM));
+        assert!(Purpose::Restore.may_try_again(&other, 0) && !Purpose::Hook.may_try_again(&other, 0));
+        assert!(!Purpose::Restore.may_try_again(&other, MAX_RESTORE_TRIES));
     }
 }
