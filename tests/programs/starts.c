@@ -7,7 +7,7 @@
  *                              from a child on a stack of 4 KiB (clone-HOW); HOW is one of execv,
  *                              execl, execvp, execve
  * folder PROGRAM               by posix_spawn in the folder d1, by a relative path
- * lock PROGRAM                 with a lock on the program's file, which must be kept
+ * lock PROGRAM                 with a lock on the program's file, which must be kept, by this process and by children
  * variables COUNT PROGRAM      with this many environment variables
  * dispatch PROGRAM             where system calls from outside of libc raise a signal
  * full HOW PROGRAM             without a free descriptor, in a child that has allocated (used) or not (new)
@@ -176,19 +176,44 @@ static void dispatched(void) {
     spawn(0);
 }
 
+/* Says whether this process, by its number, still has its lock. */
+static void look_at_lock(int file, pid_t own) {
+    pid_t pid = fork();
+    if (!pid) {
+        struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+        must(!fcntl(file, F_GETLK, &lock), "look");
+        say(lock.l_type != F_UNLCK && lock.l_pid == own ? "locked\n" : "not locked\n");
+        _exit(0);
+    }
+    wait_for(pid);
+}
 static void locked(void) {
     int file = open(program, O_RDONLY);
     struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET };
     must(file >= 0 && !fcntl(file, F_SETLK, &lock), "lock");
     spawn(0);
-    pid_t pid = fork();
-    if (!pid) {
-        lock.l_type = F_WRLCK;
-        must(!fcntl(file, F_GETLK, &lock), "look");
-        say(lock.l_type == F_UNLCK ? "not locked\n" : "locked\n");
-        _exit(0);
-    }
+    look_at_lock(file, getpid());
+    pid_t pid = vfork();
+    if (!pid) start("execv");
     wait_for(pid);
+    look_at_lock(file, getpid());
+    char *too_long = calloc(1, 4 << 20);
+    memset(too_long, 'x', (4 << 20) - 1);
+    must(execv(program, (char *[]){ too_long, 0 }) < 0, "too long");
+    look_at_lock(file, getpid());
+}
+/* With locks of a child that has allocated nothing, of one that has, and of this process. */
+static void locked_in_children(void) {
+    for (int allocates = 0; allocates < 2; allocates++) {
+        pid_t pid = fork();
+        if (!pid) {
+            if (allocates) free(malloc(78));
+            locked();
+            _exit(0);
+        }
+        wait_for(pid);
+    }
+    locked();
 }
 
 static void called(const char *folder) {
@@ -209,7 +234,7 @@ int main(int argc, char **argv) {
     how = argv[2];
     if (!strcmp(argv[1], "filter")) return filtered(argv[2], atol(argv[3]));
     if (!strcmp(argv[1], "stack")) small();
-    if (!strcmp(argv[1], "lock")) locked();
+    if (!strcmp(argv[1], "lock")) locked_in_children();
     if (!strcmp(argv[1], "call")) called(argv[2]);
     if (!strcmp(argv[1], "dispatch")) dispatched();
     if (!strcmp(argv[1], "folder")) {

@@ -43,14 +43,10 @@ unsafe extern "C" fn call<F: FnMut(bool)>(work: *mut c_void) {
 /// The function must be sound to call with this argument.
 #[inline(never)]
 unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), work: *mut c_void, keeps_locks: bool) {
-    // A child of a process with a session that has no session itself: of `vfork`, with its own
-    // table, or of `fork`, which inherits no locks. Without a session, nothing shows whether the
-    // process is such a child.
-    let is_child = || session::is_live() && sys::pid() != session::pid();
-    let is_alone = || is_child() && (session::area().is_some() || timestamp::is_single_threaded());
-    // A helper has a free descriptor in any case ([`begin`]).
-    let has_space = || sys::open(c"/").map(sys::close).is_some();
-    if if keeps_locks { is_alone() && has_space() } else { is_alone() || timestamp::is_single_threaded() } {
+    // A child of `vfork`, with its own table, or of `fork`, that has no session itself. It may have
+    // locks too, so only a helper opens any file.
+    let is_child = || session::area().is_some() && sys::pid() != session::pid();
+    if !keeps_locks && (is_child() || timestamp::is_single_threaded()) {
         // SAFETY: the caller ensures that the call is sound.
         return unsafe { function(work) };
     }
