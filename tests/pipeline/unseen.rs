@@ -101,6 +101,11 @@ fn memory_of_an_unknown_allocator_is_missing() {
     let recording = hidden.recorded().success();
     same(&plain, &recording.outcome);
     misses(&recording, " of its memory never held a recorded block: it has an allocator that was not seen");
+    // One that ends before anybody looks at it has a last look, too.
+    let brief = Program::new(hides("hides_memory", "-DHIDDEN")).args(["12", "0"]);
+    for _ in 0..3 {
+        misses(&brief.recorded().success(), " held a recorded block: it has an allocator that was not seen");
+    }
     // A variable of the program is no allocator's.
     misses_nothing(&Program::new(hides("holds_memory", "-DVARIABLE")).arg("12").recorded().success());
     // Little memory is none, and what the program maps by the library is known.

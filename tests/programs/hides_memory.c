@@ -1,5 +1,6 @@
-/* hides_memory MIB: takes memory by system calls of its own, past every library, writes to it, and
- * waits until its pages have been looked at. With -DVARIABLE the memory is a variable instead. */
+/* hides_memory MIB [SECONDS]: takes memory by system calls of its own, past every library, writes to
+ * it, and stays for a second, in which its pages are looked at. With -DVARIABLE the memory is a
+ * variable instead. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ int main(int argc, char **argv) {
     char *memory = taken(bytes);
     memset(memory, 1, bytes);
     free(malloc(100));
-    sleep(1);
+    sleep(argc > 2 ? (unsigned)atoi(argv[2]) : 1);
     puts("done");
     return memory[bytes - 1] - 1;
 }

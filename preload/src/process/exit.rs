@@ -7,7 +7,7 @@
 //! empty. So we register the first destructor of a `thread_local` object, which runs as the last of
 //! its kind, before all others.
 
-use super::exec::send;
+use super::exec::{child_faults, send};
 use crate::boot::attach;
 use crate::dynsym::{self, Scope, Wanted};
 use crate::sys::{self, Need};
@@ -15,7 +15,7 @@ use crate::thread::descriptor_thread;
 use crate::{next, session};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
-use heaptape_wire::area::{ANNOUNCE_PAGES, ANNOUNCE_REFERENCES};
+use heaptape_wire::area::{ANNOUNCE_LARGE, ANNOUNCE_PAGES, ANNOUNCE_REFERENCES, LARGE_KIB};
 use heaptape_wire::hello::{Hello, ORIGIN_BEFORE_EXIT, ORIGIN_EXIT, REFERENCES_MS};
 
 /// `__cxa_thread_atexit_impl`: destructor, object, and any address in the module that has both.
@@ -62,12 +62,20 @@ pub(crate) fn announce_exit() {
     announce(ANNOUNCE_PAGES | ANNOUNCE_REFERENCES, ORIGIN_EXIT);
 }
 
+/// Returns the most memory that this process has had at a time, or a program before it.
+fn most_resident_kib() -> u64 {
+    // After two times.
+    const MOST_RESIDENT: usize = 4;
+    sys::usage(libc::RUSAGE_SELF)[MOST_RESIDENT]
+}
+
 /// Sends a message if the recorder wants one of these, and waits until it has read the memory.
-fn announce(wanted: u32, origin: u32) {
+fn announce(mut wanted: u32, origin: u32) {
     let Some(area) = session::area().filter(|_| Need::ATTACH.is_allowed()) else { return };
     let header = area.header();
     if wanted & ANNOUNCE_PAGES != 0 {
-        header.child_faults.store(sys::child_faults() + 1, Relaxed);
+        header.child_faults.store(child_faults() + 1, Relaxed);
+        wanted |= u32::from(most_resident_kib() > LARGE_KIB) * ANNOUNCE_LARGE;
     }
     let announced = header.announce_exit.load(Relaxed) & wanted;
     if announced != 0

@@ -127,13 +127,12 @@ pub(crate) fn map_again(page: *mut u8, bytes: usize) -> Option<*mut u8> {
     address(call!(SYS_mremap, page, 0, bytes, libc::MREMAP_MAYMOVE))
 }
 
-/// Returns the page faults of the children that this process has waited for.
-pub(crate) fn child_faults() -> u64 {
-    // `struct rusage`: two times, the largest size, three sizes, then the two kinds of faults.
-    const MINOR: usize = 8;
+/// Returns `struct rusage` as words.
+#[inline(never)]
+pub(crate) fn usage(of: i32) -> [u64; 18] {
     let mut usage = [0u64; 18];
-    call!(SYS_getrusage, libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
-    usage[MINOR] + usage[MINOR + 1]
+    call!(SYS_getrusage, of, usage.as_mut_ptr());
+    usage
 }
 
 /// Unlocks memory of this library, where that is allowed.

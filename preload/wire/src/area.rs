@@ -409,6 +409,12 @@ pub const ANNOUNCE_PAGES: u32 = 1;
 /// Value of [`Header::announce_exit`]: [`crate::hello::ORIGIN_BEFORE_EXIT`], for the references. A
 /// process that could not send it announces [`crate::hello::ORIGIN_EXIT`].
 pub const ANNOUNCE_REFERENCES: u32 = 2;
+/// Value of [`Header::announce_exit`]: as [`ANNOUNCE_PAGES`], by a process that has had more than
+/// [`LARGE_KIB`] in memory. So one that ends before anybody looked at it has a snapshot if that
+/// could find something.
+pub const ANNOUNCE_LARGE: u32 = 4;
+/// The libraries and tables of a small program, and the least that is called unseen.
+pub const LARGE_KIB: u64 = 10 << 10;
 
 const _: () = assert!(size_of::<Header>() == 4096 && size_of::<SlotControl>() == 256);
 

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use wire::MINOR_FIRST_RING;
-use wire::area::{ANNOUNCE_PAGES, ANNOUNCE_REFERENCES, Header, OVERFLOW_BOUNDED, OVERFLOW_DROP, OVERFLOW_WAIT};
+use wire::area::{ANNOUNCE_LARGE, ANNOUNCE_PAGES, ANNOUNCE_REFERENCES};
+use wire::area::{Header, OVERFLOW_BOUNDED, OVERFLOW_DROP, OVERFLOW_WAIT};
 use wire::area::{Layout, PAGE, Params};
 pub use wire::area::{STACKS_CALLER, STACKS_FULL};
 use wire::limits;
@@ -238,7 +239,13 @@ impl Options {
     /// Returns which ends a process announces: a sum of wire's `ANNOUNCE_` values.
     pub(crate) fn announcements(&self, has_pages: bool) -> u32 {
         let is_exact = self.mode == Mode::Trace && self.sample_bytes == 0;
-        u32::from(has_pages) * ANNOUNCE_PAGES + u32::from(self.references && is_exact) * ANNOUNCE_REFERENCES
+        let pages = match has_pages {
+            true => ANNOUNCE_PAGES,
+            // It may end before its first snapshot.
+            false if self.mode == Mode::Trace => ANNOUNCE_LARGE,
+            false => 0,
+        };
+        pages + u32::from(self.references && is_exact) * ANNOUNCE_REFERENCES
     }
 
     /// Returns a planner of the hooks of allocators inside programs.
