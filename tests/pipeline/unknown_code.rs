@@ -116,6 +116,9 @@ fn unknown_code_costs_no_system_calls_for_events() {
         let [few, many] = ["1000", "20000"].map(|count| calls(program, &[how, count]));
         assert!(many <= few + 20, "{how}: {few} calls for 1,000 blocks, {many} for 20,000");
     }
+    // The code of each function is read once.
+    let [few, many] = ["4096", "20000"].map(|count| calls(&made, &["copies", count]));
+    assert!(many <= few + 20, "copies: {few} calls for 4,096 blocks, {many} for 20,000");
 }
 
 /// The official node has gaps between its segments, and generates code.

@@ -3,10 +3,11 @@
 //! ([`super::cfi`]). A hit is one or two loads of one cache line.
 //!
 //! The key is the return address itself (the rule is that of the byte before it, inside the call).
-//! The low 15 bits select the set and the rest is the tag, so together they identify the address
-//! and a hit is exact. A set has two entries: with one, the 30,000 addresses of a compiler displace
-//! each other all the time. The rules of interrupted instructions, which differ from those of
-//! return addresses, are compiled each time.
+//! What is above its low 15 bits is the tag. The low bits select the set, exchanged by the tag:
+//! functions of one shape that a JIT compiler makes, 64 bytes each, would share a few sets. Set and
+//! tag together identify the address, so a hit is exact. A set has two entries: with one, the
+//! 30,000 addresses of a compiler displace each other all the time. The rules of interrupted
+//! instructions, which differ from those of return addresses, are compiled each time.
 //!
 //! What is unknown is in the table as well, so that no event asks again. Rules of generated code
 //! are dropped when memory that can be executed is unmapped.
@@ -48,7 +49,8 @@ pub(crate) fn generation() -> Option<u32> {
 #[inline(always)]
 const fn set_and_tag(address: u64) -> (usize, u64) {
     let address = address >> CODE_ALIGNMENT;
-    ((address & (SETS as u64 - 1)) as usize * 2, address >> SETS.trailing_zeros())
+    let tag = address >> SETS.trailing_zeros();
+    (((address ^ tag) & (SETS as u64 - 1)) as usize * 2, tag)
 }
 
 /// Returns the rule for the step to the caller of a return address.
