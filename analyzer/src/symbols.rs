@@ -31,6 +31,7 @@ mod scopes;
 mod section;
 mod tail_calls;
 mod texts;
+mod wanted_units;
 
 pub use binutils_symbols::BinutilsSymbol;
 pub use code_name::code_name;
@@ -492,7 +493,7 @@ impl Symbolizer {
         };
         let module = self.objects[object].path.clone();
         let Live { files, debug, .. } = self.live(object);
-        let read = || files.iter().find_map(|(path, elf)| Debug::read(elf, path, &module, most));
+        let read = || files.iter().find_map(|(path, elf)| Debug::read(elf, path, &module, most, &[]));
         if let Some(debug) = debug.get_or_insert_with(read) {
             return debug.find(address);
         }

@@ -135,6 +135,34 @@ fn assert_whole(program: &Path, calls: &[Call]) {
     }
 }
 
+/// Compares what a recorder keeps of the names with the truth. It asks for those of one call only,
+/// by a descriptor of the file.
+fn assert_saved(program: &Path, calls: &[Call]) {
+    let file = std::fs::File::open(program).unwrap();
+    let link = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
+    for call in calls {
+        let query = SymbolQuery {
+            path: program.to_str().unwrap().into(),
+            build_id: Text(BUILD_ID.to_vec()),
+            file: 1,
+            addresses: vec![call.address - call.bias - 1],
+            ..SymbolQuery::default()
+        };
+        let mut kept = Vec::new();
+        save(&[(&[query], std::slice::from_ref(&link))], &mut |_, bytes| kept = bytes.to_vec());
+        let mut text = Vec::new();
+        heaptape_formats::tape::dump(&kept[..], &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for (function, line) in [&call.inner, &call.outer] {
+            let plain = function.rsplit("::").next().unwrap();
+            let is_named = |row: &str| row.contains(plain) && row.contains(&format!(":{line}"));
+            let found = text.lines().any(|row| row.contains("address ") && is_named(row));
+            assert!(found, "{program:?}: {call:?}: {text}");
+        }
+        assert!(!text.contains("missing"), "{program:?}: {text}");
+    }
+}
+
 /// Compares the lines of each call with those that binutils find, which do not follow the links of
 /// each form.
 fn assert_same_as_addr2line(program: &Path, calls: &[Call]) {
@@ -151,7 +179,7 @@ fn assert_same_as_addr2line(program: &Path, calls: &[Call]) {
 #[test]
 fn functions_and_lines_are_found_in_each_form() {
     let (_folder, folder) = folder();
-    let forms: [(&str, &[&str], &str, bool); 14] = [
+    let forms: [(&str, &[&str], &str, bool); 16] = [
         ("plain", &["g++"], "g++ FLAGS -o PROGRAM", true),
         ("zlib", &["g++"], "g++ FLAGS -gz=zlib -o PROGRAM", true),
         ("zlib_gnu", &["g++"], "g++ FLAGS -gz=zlib-gnu -o PROGRAM && readelf -SW PROGRAM | grep -q zdebug_info", true),
@@ -186,6 +214,21 @@ fn functions_and_lines_are_found_in_each_form() {
             "g++ FLAGS -o PROGRAM && cp PROGRAM other && dwz -m common.dwz PROGRAM other",
             false,
         ),
+        (
+            "one_unlisted",
+            &["g++", "clang++"],
+            "g++ -O1 -g -c first.cpp -o un-first.o; clang++ -O1 -g -c second.cpp -o un-second.o; \
+            g++ -Wl,--build-id=0x0123456789abcdef un-first.o un-second.o -o PROGRAM; \
+            readelf --debug-dump=aranges PROGRAM | grep -c 'Length: ' | grep -x 1",
+            false,
+        ),
+        (
+            "other_unlisted",
+            &["g++", "clang++"],
+            "clang++ -O1 -g -c first.cpp -o ot-first.o; g++ -O1 -g -c second.cpp -o ot-second.o; \
+            g++ -Wl,--build-id=0x0123456789abcdef ot-first.o ot-second.o -o PROGRAM",
+            false,
+        ),
         ("types", &["g++"], "g++ -fdebug-types-section FLAGS -o PROGRAM", false),
         (
             "split_in_folder",
@@ -201,6 +244,7 @@ fn functions_and_lines_are_found_in_each_form() {
             let program = folder.join(name);
             let calls = calls(&program);
             assert_whole(&program, &calls);
+            assert_saved(&program, &calls);
             if has_oracle {
                 assert_same_as_addr2line(&program, &calls);
             }
@@ -297,28 +341,7 @@ fn saved_names_follow_links_that_are_relative_to_a_file() {
         }
         let program = ["", "sub", "n"].map(|part| folder.join(part).join(name)).into_iter().find(|path| path.is_file());
         let program = program.unwrap();
-        for call in calls(&program) {
-            let file = std::fs::File::open(&program).unwrap();
-            let link = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
-            let query = SymbolQuery {
-                path: program.to_str().unwrap().into(),
-                build_id: Text(BUILD_ID.to_vec()),
-                file: 1,
-                addresses: vec![call.address - call.bias - 1],
-                ..SymbolQuery::default()
-            };
-            let mut kept = Vec::new();
-            save(&[(&[query], &[link])], &mut |_, bytes| kept = bytes.to_vec());
-            let mut text = Vec::new();
-            heaptape_formats::tape::dump(&kept[..], &mut text).unwrap();
-            let text = String::from_utf8(text).unwrap();
-            for (function, line) in [&call.inner, &call.outer] {
-                let plain = function.rsplit("::").next().unwrap();
-                let is_named = |row: &str| row.contains(plain) && row.contains(&format!(":{line}"));
-                assert!(text.lines().any(|row| row.contains("address ") && is_named(row)), "{name}: {call:?}: {text}");
-            }
-            assert!(!text.contains("missing"), "{name}: {text}");
-        }
+        assert_saved(&program, &calls(&program));
     }
 }
 

@@ -5,6 +5,7 @@ use super::elf::Elf;
 use super::files::{self, package};
 use super::rust_names::is_legacy;
 use super::scopes::{Scopes, Slice, has_scopes};
+use super::wanted_units;
 use crate::frame::{MOST_INLINED, SourceFrame};
 use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{Dwarf, DwarfPackage, EndianArcSlice, RunTimeEndian, UnitRef};
@@ -31,8 +32,8 @@ const MOST_SPLIT: u64 = 2 << 30;
 impl Debug {
     /// Reads the debug sections of a file, with at most `most` bytes of `.debug_info`. `module` is
     /// the path of the module, beside which further files are if the file was opened by another
-    /// process.
-    pub(super) fn read(elf: &Elf, path: &Path, module: &str, most: u64) -> Option<Debug> {
+    /// process. If `wanted` is not empty, only these addresses, which are sorted, are asked for.
+    pub(super) fn read(elf: &Elf, path: &Path, module: &str, most: u64, wanted: &[u64]) -> Option<Debug> {
         let size = elf.section_size(".debug_info");
         if size == 0 || size > most {
             return None;
@@ -48,6 +49,13 @@ impl Debug {
                 Some(shared) => dwarf.load_sup(|id| load(&shared, id.name())).ok()?,
                 None => drop(missing.insert(shown(&candidates[0]))),
             }
+        }
+        if !wanted.is_empty()
+            && let Some(units) = wanted_units::of(&dwarf, wanted)
+        {
+            dwarf.debug_info = units.into();
+            // It has offsets in the whole section.
+            dwarf.debug_aranges = EndianArcSlice::new(Arc::from([]), endian(elf)).into();
         }
         let context = Context::from_dwarf(dwarf).ok()?;
         let package = Elf::open(&package(path)).and_then(|packed| {
@@ -193,7 +201,7 @@ const UNUSED: [&str; 5] = [".debug_loc", ".debug_loclists", ".debug_macinfo", ".
 
 fn load(elf: &Elf, name: &str) -> Result<Slice, gimli::Error> {
     let is_unused = name.is_empty() || UNUSED.contains(&name);
-    let bytes = if is_unused { Arc::from([]) } else { elf.shared_section(name) };
+    let bytes = if is_unused { Arc::from([]) } else { elf.section(name) };
     Ok(EndianArcSlice::new(bytes, endian(elf)))
 }
 

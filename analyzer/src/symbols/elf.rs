@@ -1,7 +1,7 @@
 //! ELF files on disk: build id, function symbols and sections, each read only when needed. Any
 //! fault in a file has the result "nothing found", because names are an aid and never a condition.
 
-use super::section::{MOST_SECTION_BYTES, unpacked};
+use super::section::unpacked;
 use crate::frame::FunctionSymbol;
 use heaptape_formats::tape::head;
 use memchr::memmem;
@@ -10,6 +10,7 @@ use object::read::elf::{CompressionHeader, FileHeader, NoteIterator, ProgramHead
 use object::{CompressionFormat, Endianness, ReadCache, ReadRef};
 use rustc_hash::FxHashMap;
 use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -507,55 +508,73 @@ impl Elf {
         self.sections().is_none_or(|(endian, _)| endian == Endianness::Little)
     }
 
-    /// Returns the uncompressed bytes of a section, to share; empty if there is none.
-    pub(super) fn shared_section(&self, name: &str) -> Arc<[u8]> {
-        let plain = || {
-            let (endian, sections) = self.sections()?;
-            let (_, section) = sections.section_by_name(endian, name.as_bytes())?;
-            let (offset, bytes) = (section.sh_offset(endian), section.sh_size(endian));
-            let is_plain = section.sh_type(endian) != elf::SHT_NOBITS
-                && !section.sh_flags(endian).contains(elf::SHF_COMPRESSED)
-                && bytes <= MOST_SECTION_BYTES
-                && offset.checked_add(bytes)? <= (&self.cache).len().ok()?;
-            // The bytes are read to where they stay.
-            let mut shared: Arc<[u8]> = std::iter::repeat_n(0, is_plain.then_some(bytes as usize)?).collect();
-            self.file.read_exact_at(Arc::get_mut(&mut shared)?, offset).ok()?;
-            Some(shared)
-        };
-        plain().unwrap_or_else(|| Arc::from(self.section(name)))
-    }
-
     /// Returns the uncompressed bytes of a section; empty if there is none or if it is invalid.
-    pub(super) fn section(&self, name: &str) -> Vec<u8> {
-        let old = || {
-            let stored = self.read_section(&old_compressed(name)?)?;
-            let (head, data) = stored.split_at_checked(12)?;
-            let size = u64::from_be_bytes(head.strip_prefix(b"ZLIB")?.try_into().ok()?);
-            unpacked(CompressionFormat::Zlib, data, size)
-        };
-        self.read_section(name).or_else(old).unwrap_or_default()
+    pub(super) fn section(&self, name: &str) -> Arc<[u8]> {
+        let stored = self.stored(name).or_else(|| self.old_stored(name));
+        let part = |place| Part { file: &self.file, place };
+        let bytes =
+            stored.and_then(|Stored { format, place, size }| unpacked(format, || part(place), place.bytes, size));
+        bytes.unwrap_or_else(|| Arc::from([]))
     }
 
-    fn read_section(&self, name: &str) -> Option<Vec<u8>> {
+    fn stored(&self, name: &str) -> Option<Stored> {
         let (endian, sections) = self.sections()?;
         let (_, section): (_, &SectionHeader64<Endianness>) = sections.section_by_name(endian, name.as_bytes())?;
         if section.sh_type(endian) == elf::SHT_NOBITS {
             return None;
         }
-        let (offset, size) = (section.sh_offset(endian), section.sh_size(endian));
-        if size > MOST_SECTION_BYTES {
-            return None;
-        }
-        let Some((header, header_offset, stored)) = section.compression(endian, &self.cache).ok()? else {
-            return self.read(Place { offset, bytes: size });
+        let (offset, bytes) = (section.sh_offset(endian), section.sh_size(endian));
+        let Some((header, offset, bytes)) = section.compression(endian, &self.cache).ok()? else {
+            return self.inside(Stored {
+                format: CompressionFormat::None,
+                place: Place { offset, bytes },
+                size: bytes,
+            });
         };
         let format = match header.ch_type(endian) {
             elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
             elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
             _ => return None,
         };
-        let stored = Place { offset: header_offset, bytes: stored };
-        unpacked(format, &self.read(stored)?, header.ch_size(endian))
+        self.inside(Stored { format, place: Place { offset, bytes }, size: header.ch_size(endian) })
+    }
+
+    /// Returns where a section in the old compressed form is, of which the linker knows nothing.
+    fn old_stored(&self, name: &str) -> Option<Stored> {
+        const HEAD: u64 = 12;
+        let Place { offset, bytes } = self.stored(&old_compressed(name)?)?.place;
+        let head = self.read(Place { offset, bytes: HEAD.min(bytes) })?;
+        let size = u64::from_be_bytes(head.strip_prefix(b"ZLIB")?.try_into().ok()?);
+        let place = Place { offset: offset + HEAD, bytes: bytes - HEAD };
+        Some(Stored { format: CompressionFormat::Zlib, place, size })
+    }
+
+    fn inside(&self, stored: Stored) -> Option<Stored> {
+        let end = stored.place.offset.checked_add(stored.place.bytes)?;
+        (end <= (&self.cache).len().ok()?).then_some(stored)
+    }
+}
+
+/// How the bytes of a section are stored.
+#[derive(Clone, Copy)]
+struct Stored {
+    format: CompressionFormat,
+    place: Place,
+    size: u64,
+}
+
+/// Reads a part of a file.
+struct Part<'a> {
+    file: &'a File,
+    place: Place,
+}
+
+impl Read for Part<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let most = into.len().min(usize::try_from(self.place.bytes).unwrap_or(usize::MAX));
+        let read = self.file.read_at(&mut into[..most], self.place.offset)?;
+        self.place = Place { offset: self.place.offset + read as u64, bytes: self.place.bytes - read as u64 };
+        Ok(read)
     }
 }
 

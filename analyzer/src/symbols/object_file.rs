@@ -188,9 +188,9 @@ impl<'data> ObjectFile<'data> {
             let found = self.file.section_by_name(id.name());
             let bytes = found.and_then(|section| {
                 let data = section.compressed_data().ok()?;
-                unpacked(data.format, data.data, data.uncompressed_size)
+                unpacked(data.format, || data.data, data.data.len() as u64, data.uncompressed_size)
             });
-            Ok(EndianArcSlice::new(bytes.unwrap_or_default().into(), endian))
+            Ok(EndianArcSlice::new(bytes.unwrap_or_else(|| [].into()), endian))
         };
         let context = addr2line::Context::from_dwarf(gimli::Dwarf::load(section).ok()?).ok()?;
         Some(Lines::new(context, self.length.saturating_mul(NAME_BUDGET)))

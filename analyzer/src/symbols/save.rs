@@ -54,6 +54,8 @@ struct Known {
     functions: Functions,
     jumps: Jumps,
     of: Symbols,
+    /// The addresses of all processes.
+    wanted: Vec<u64>,
     debug: Option<Debug>,
 }
 
@@ -73,6 +75,9 @@ pub fn save(processes: &[(&[SymbolQuery], &[PathBuf])], emit: &mut dyn FnMut(usi
                 let module = known.entry(key.clone()).or_insert_with(|| Known::find(query, files));
                 if module.files.is_empty() {
                     continue;
+                }
+                if round == LINES_UNREAD {
+                    module.wanted.extend(&query.addresses);
                 }
                 let wants_lines = module.of.lines != LINES_NONE && !query.addresses.is_empty();
                 has_lines |= wants_lines;
@@ -153,7 +158,7 @@ impl Known {
             file: Added(query.identity.clone()),
             ..Symbols::default()
         };
-        Known { functions, files, own, jumps: Jumps::default(), of, debug: None }
+        Known { functions, files, own, jumps: Jumps::default(), of, wanted: Vec::new(), debug: None }
     }
 
     /// Adds the record of a table.
@@ -177,8 +182,10 @@ impl Known {
 
     fn read_lines(&mut self) {
         if self.of.lines == LINES_UNREAD {
-            self.debug =
-                self.files.iter().find_map(|(path, elf)| Debug::read(elf, path, &self.of.path.lossy(), MOST_DEBUG));
+            self.wanted.sort_unstable();
+            let module = self.of.path.lossy();
+            let read = |(path, elf): &(PathBuf, Elf)| Debug::read(elf, path, &module, MOST_DEBUG, &self.wanted);
+            self.debug = self.files.iter().find_map(read);
             self.of.lines = if self.debug.is_some() { LINES_READ } else { LINES_NONE };
         }
     }
