@@ -52,10 +52,11 @@ fn flight_is_kept_when_a_program_waits_for_memory() {
         Daemon::start(&["--mode", "flight", "--flight-pressure", "2", "--cgroups", root.to_str().expect("a path")]);
     let code = "
 import mmap, os, random, sys
-# The pages of the file belong to the group that has written them.
+# The pages of the file belong to the group that has written them. Each wait for the disk may be long
+# where others write, too.
 with open(sys.argv[1], 'wb') as file:
-    for _ in range(60):
-        file.write(bytes(1 << 20))
+    for _ in range(6):
+        file.write(bytes(10 << 20))
         file.flush()
         os.fdatasync(file.fileno())
 descriptor = os.open(sys.argv[1], os.O_RDONLY)
@@ -70,7 +71,14 @@ while True:
     let mut command = daemon.command(Path::new("/bin/sh"));
     command.args(["-c", &format!("{enter} exec python3 -c \"$0\" \"$1\""), code]).arg(&file);
     let running = Running(command.spawn().expect("the program starts"));
+    let mut looks = 0_u32;
     let kept = || {
+        if looks.is_multiple_of(50) {
+            let pressure = std::fs::read_to_string(group.0.join("memory.pressure")).unwrap_or_default();
+            let written = std::fs::metadata(&file).map_or(0, |file| file.len());
+            eprintln!("{written} bytes are written, and {}", pressure.lines().next().unwrap_or_default());
+        }
+        looks += 1;
         let metrics = daemon.ctl(&["metrics"]).success().text();
         metrics.lines().any(|line| line.contains("flight_kept_timestamp") && line.contains("pressure"))
     };
