@@ -10,7 +10,7 @@ mod heap_text;
 mod heaptrack;
 mod leak_log;
 mod link_bias;
-pub(crate) use link_bias::relink;
+pub(crate) use link_bias::{link_bias, relink};
 mod massif;
 mod pprof;
 

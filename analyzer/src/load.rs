@@ -8,6 +8,7 @@ pub(crate) mod bare;
 pub(crate) mod chunk;
 mod clock;
 mod code_names;
+pub(crate) mod core;
 mod flight;
 pub(crate) mod imported;
 mod join;
@@ -23,6 +24,7 @@ pub(crate) mod tape;
 mod times;
 mod unhooked;
 
+pub use self::core::{Core, process as process_of_core};
 pub use accounting::Accounting;
 pub(crate) use accounting::RecordedEvents;
 pub use clock::Clock;
@@ -211,6 +213,7 @@ pub(crate) fn open_separately(path: &Path) -> Result<Recording, Failure> {
     match sniff::format(&plain) {
         Some(Format::Mptl) => return single_process(path, Process::profile(path)?),
         Some(Format::Mtrc) => return single_process(path, Process::trace(path)?),
+        Some(Format::Core) => return single_process(path, core::open(path)?),
         Some(format) if import::is_supported(format) => return single_process(path, imported::open(path, format)?),
         _ => {}
     }

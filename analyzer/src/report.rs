@@ -6,6 +6,7 @@
 
 pub mod ancestors;
 pub mod bills;
+mod core_references;
 pub mod coverage;
 pub mod diff;
 pub mod filter;

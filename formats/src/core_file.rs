@@ -5,11 +5,14 @@
 //! for is read from the file.
 
 mod layout;
+mod memory;
 
+use crate::prefix::{Match, begins_with};
+use crate::references::Memory;
 use crate::{Cursor, Error, Format, Kind, Result, regular};
 use layout::{
-    FILE, HEADER_BYTES, MACHINE_X86_64, MAX_FILES, MAX_NOTES, MAX_SEGMENTS, MAX_THREADS, NOTE_SEGMENT, PROCESS,
-    REGISTERS_AT, SEGMENT_BYTES, SIGNAL, STATUS, TYPE_CORE,
+    AUXILIARY, FILE, HEADER_BYTES, MACHINE_X86_64, MAX_FILES, MAX_NOTES, MAX_SEGMENTS, MAX_THREADS, NOTE_SEGMENT,
+    PROCESS, REGISTERS_AT, SEGMENT_BYTES, SIGNAL, STATUS, TYPE_CORE, VDSO,
 };
 use std::fs::File;
 use std::io;
@@ -57,6 +60,8 @@ pub struct MappedFile {
     pub start: u64,
     /// First address after it.
     pub end: u64,
+    /// Where it begins in the file, in bytes.
+    pub offset: u64,
     /// Path of the file.
     pub path: Vec<u8>,
 }
@@ -72,6 +77,10 @@ pub struct Segment {
     pub offset: u64,
     /// Number of its bytes in the core file: the rest was not written.
     pub stored: u64,
+    /// Number of bytes that the core file lost, because it was cut.
+    pub cut: u64,
+    /// Whether the process could read, write and execute it: the bits 4, 2 and 1.
+    pub access: u8,
 }
 
 /// A core file.
@@ -82,6 +91,10 @@ pub struct CoreFile {
     pub pid: u32,
     /// Name of the program, up to 15 bytes.
     pub name: Vec<u8>,
+    /// Its command line, up to 80 bytes.
+    pub arguments: Vec<u8>,
+    /// Address of the code that the kernel gives to every process; 0 if the file does not say.
+    pub vdso: u64,
     /// Its threads, the one that crashed first.
     pub threads: Vec<Thread>,
     /// Why it ended; `None` for the core of a process that ran on.
@@ -109,6 +122,16 @@ fn bytes_at(file: &File, offset: u64, count: usize, field: &'static str) -> Resu
 fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
     let found = at.checked_add(N).and_then(|end| bytes.get(at..end)).unwrap_or_default();
     found.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+/// Judges a prefix of a file.
+pub(crate) fn sniff(bytes: &[u8]) -> Match {
+    const ELF: &[u8] = b"\x7fELF\x02\x01";
+    match begins_with(bytes, ELF) {
+        Match::Yes if bytes.len() < 18 => Match::NeedMore,
+        Match::Yes if number::<2>(bytes, 16) != TYPE_CORE => Match::No,
+        found => found,
+    }
 }
 
 impl CoreFile {
@@ -142,6 +165,8 @@ impl CoreFile {
             file,
             pid: 0,
             name: Vec::new(),
+            arguments: Vec::new(),
+            vdso: 0,
             threads: Vec::new(),
             signal: None,
             files: Vec::new(),
@@ -152,8 +177,10 @@ impl CoreFile {
             let (stored, size) = (number::<8>(entry, 32), number::<8>(entry, 40));
             match number::<4>(entry, 0) {
                 1 => {
-                    let stored = stored.min(size).min(length.saturating_sub(offset));
-                    core.segments.push(Segment { start, length: size, offset, stored });
+                    let written = stored.min(size);
+                    let stored = written.min(length.saturating_sub(offset));
+                    let (cut, access) = (written - stored, number::<4>(entry, 4) as u8 & 7);
+                    core.segments.push(Segment { start, length: size, offset, stored, cut, access });
                 }
                 NOTE_SEGMENT if stored <= MAX_NOTES => {
                     let notes = bytes_at(&core.file, offset, stored as usize, "notes")?;
@@ -182,10 +209,13 @@ impl CoreFile {
                 PROCESS => {
                     self.pid = number::<4>(bytes, 24) as u32;
                     let name = bytes.get(40..56).unwrap_or_default();
-                    self.name = name.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
+                    let text = |bytes: &[u8]| bytes.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
+                    self.name = text(name);
+                    self.arguments = text(bytes.get(56..136).unwrap_or_default());
                 }
                 SIGNAL if self.signal.is_none() => self.signal = signal(bytes),
                 FILE => self.files = files(bytes),
+                AUXILIARY => self.vdso = auxiliary(bytes, VDSO),
                 _ => {}
             }
             rest.skip(content.next_multiple_of(4));
@@ -207,14 +237,32 @@ impl CoreFile {
 
     /// Returns the word at an address, or `None` if the core does not have it.
     pub fn word(&self, address: u64) -> Option<u64> {
-        let segment = self.segment(address)?;
-        let inside = address - segment.start;
-        if inside.checked_add(8)? > segment.stored {
-            return None;
-        }
         let mut bytes = [0; 8];
-        self.file.read_exact_at(&mut bytes, segment.offset.checked_add(inside)?).ok()?;
-        Some(u64::from_le_bytes(bytes))
+        (self.read(address, &mut bytes) == 8).then(|| u64::from_le_bytes(bytes))
+    }
+}
+
+impl Memory for CoreFile {
+    fn read(&self, at: u64, out: &mut [u8]) -> u64 {
+        out.fill(0);
+        let end = at.saturating_add(out.len() as u64);
+        let first = self.segments.partition_point(|segment| segment.start <= at).saturating_sub(1);
+        let mut read = 0;
+        for segment in self.segments[first..].iter().take_while(|segment| segment.start < end) {
+            let from = at.max(segment.start);
+            let to = end.min(segment.start.saturating_add(segment.stored));
+            if from >= to {
+                continue;
+            }
+            let place = (from - at) as usize..(to - at) as usize;
+            let offset = segment.offset.saturating_add(from - segment.start);
+            if let Some(bytes) = out.get_mut(place)
+                && self.file.read_exact_at(bytes, offset).is_ok()
+            {
+                read += to - from;
+            }
+        }
+        read.min(out.len() as u64)
     }
 }
 
@@ -235,12 +283,22 @@ fn signal(info: &[u8]) -> Option<Signal> {
     (signal != 0).then(|| Signal { number: signal, code, address: has_address.then(|| number::<8>(info, 16)) })
 }
 
+/// Returns the value of a key of the auxiliary vector; 0 if there is none.
+fn auxiliary(pairs: &[u8], key: u64) -> u64 {
+    let pair = pairs.chunks_exact(16).find(|pair| number::<8>(pair, 0) == key);
+    pair.map_or(0, |pair| number::<8>(pair, 8))
+}
+
 fn files(list: &[u8]) -> Vec<MappedFile> {
     let count = (number::<8>(list, 0) as usize).min(MAX_FILES).min(list.len() / 24);
+    let page = number::<8>(list, 8);
     let names = list.get(16 + 24 * count..).unwrap_or_default();
     let rows = list.get(16..16 + 24 * count).unwrap_or_default().chunks_exact(24);
     rows.zip(names.split(|byte| *byte == 0))
-        .map(|(row, path)| MappedFile { start: number::<8>(row, 0), end: number::<8>(row, 8), path: path.to_vec() })
+        .map(|(row, path)| {
+            let [start, end, pages] = [0, 8, 16].map(|at| number::<8>(row, at));
+            MappedFile { start, end, offset: pages.saturating_mul(page), path: path.to_vec() }
+        })
         .collect()
 }
 

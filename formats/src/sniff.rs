@@ -3,7 +3,7 @@
 
 pub use crate::prefix::Match;
 use crate::prefix::begins_with;
-use crate::{Abi, Format, dcpi, dhat, heap_text, heaptrack, leak_log, massif, pprof, tape};
+use crate::{Abi, Format, core_file, dcpi, dhat, heap_text, heaptrack, leak_log, massif, pprof, tape};
 
 /// Result of the detection by all formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +22,11 @@ pub enum Detection {
 type Detector = fn(&[u8]) -> Match;
 
 /// The list of formats: a new format is one line here. The order matters only among weak matches.
-const FORMATS: [(Format, Detector); 12] = [
+const FORMATS: [(Format, Detector); 13] = [
     (Format::Tape, |bytes| begins_with(bytes, &tape::FILE_MAGIC)),
     (Format::Mtrc, |bytes| begins_with(bytes, b"MTRC")),
     (Format::Mptl, |bytes| begins_with(bytes, b"MPTL")),
+    (Format::Core, core_file::sniff),
     (Format::Dhat, dhat::layout::sniff),
     (Format::Heaptrack, heaptrack::sniff),
     (Format::Massif, massif::sniff),

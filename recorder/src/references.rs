@@ -3,26 +3,25 @@
 //! address of a live block or of a place in one. Contents are not stored, but for the words that show a type
 //! ([`FirstWords`](formats::tape::FirstWords)).
 
-mod blocks;
 mod memory;
-mod regions;
-mod search;
 
+use crate::heap::index::{Block, Index};
 use crate::heap::live::BlocksAt;
 use crate::os::clock;
 use crate::os::permissions::{let_read, make_folder};
+use crate::os::processor::page_bytes;
+use crate::os::registers::user_regs_struct;
 use crate::session::traced_process::Session;
 use crate::store::division::allocator_of;
 use crate::target::maps;
-use blocks::BlockTable;
 use formats::recording::REFERENCES;
+pub(crate) use formats::references::StoppedThread;
+use formats::references::{BlockTable, Found, LiveBlock, Mapping, Regions, Search};
 use formats::resident::Allocator;
 use formats::tape::field::Text;
 use formats::tape::{Record, References, ReferencesEnd, Writer};
 pub(crate) use memory::Memory;
-pub(crate) use regions::StoppedThread;
-use regions::{Found, Regions};
-use search::Search;
+use nix::unistd::Pid;
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -69,6 +68,42 @@ impl Output {
     }
 }
 
+/// Sorts the blocks of some indexes, of which the first one has those of the process itself.
+fn table(indexes: &[Index], allocator: Allocator) -> BlockTable {
+    let mut blocks = Vec::new();
+    for (number, index) in indexes.iter().enumerate() {
+        blocks.extend(index.iter().take((MAX_BLOCKS as usize).saturating_sub(blocks.len())).map(|(address, block)| {
+            let Block { index, size, site } = block;
+            let (index, site) = if number == 0 { (index, site) } else { (0, 0) };
+            LiveBlock { address, size, index, site }
+        }));
+    }
+    BlockTable::new(blocks, allocator)
+}
+
+fn mapping<'a>(line: &maps::Line<'a>) -> Mapping<'a> {
+    Mapping {
+        start: line.start,
+        end: line.end,
+        offset: line.offset,
+        has_access: line.has_access(),
+        is_writable: line.is_writable(),
+        is_executable: line.is_executable(),
+        is_shared: line.is_shared(),
+        name: line.name,
+    }
+}
+
+/// Returns a thread that stands still, with all its registers.
+pub(crate) fn stopped_thread(tid: Pid, own: &user_regs_struct) -> StoppedThread {
+    let registers = vec![
+        own.rax, own.rbx, own.rcx, own.rdx, own.rsi, own.rdi, own.rbp, own.rsp, own.r8, own.r9, own.r10, own.r11,
+        own.r12, own.r13, own.r14, own.r15,
+    ];
+    let tid = tid.as_raw().cast_unsigned();
+    StoppedThread { tid, stack_pointer: own.rsp, thread_pointer: own.fs_base, registers }
+}
+
 /// Reads the references of a process, and writes them beside its tape.
 ///
 /// # Errors
@@ -83,7 +118,7 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     let text = String::from_utf8_lossy(&text);
     let names = text.lines().filter_map(maps::parse).map(|line| line.name.into());
     let allocator = allocator_of(session, names);
-    let count: u64 = blocks.indexes.iter().map(crate::heap::index::Index::len).sum();
+    let count: u64 = blocks.indexes.iter().map(Index::len).sum();
     let mut lacks = Vec::new();
     let lost = session.stats.now().lost;
     if lost > 0 {
@@ -92,11 +127,12 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     if count > MAX_BLOCKS {
         lacks.push(format!("{count} live blocks are more than {MAX_BLOCKS}"));
     }
-    let table = BlockTable::new(&blocks.indexes, allocator, MAX_BLOCKS as usize);
+    let table = table(&blocks.indexes, allocator);
     drop(blocks);
     let own: Vec<(u64, u64)> = session.mapping.header().private_ranges().collect();
-    let regions = Regions { own: &own, threads, allocator, memory: &memory };
-    let Found { regions, names, files, code, .. } = regions.find(&text, &table);
+    let regions = Regions { excluded: &own, threads, allocator, page: page_bytes(), memory: &memory };
+    let mappings = text.lines().filter_map(maps::parse).map(|line| mapping(&line));
+    let Found { regions, names, files, code, .. } = regions.find(mappings, &table);
     if threads.len() < thread_count as usize {
         lacks.push(format!("{} of {thread_count} threads ran on meanwhile", thread_count as usize - threads.len()));
     }

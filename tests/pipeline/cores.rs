@@ -5,12 +5,12 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Returns whether the kernel writes cores where a program runs (core(5)).
-fn are_cores_written() -> bool {
+pub(super) fn are_cores_written() -> bool {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     !pattern.starts_with('|') && !pattern.contains('/')
 }
 
-fn core_in(folder: &Path) -> PathBuf {
+pub(super) fn core_in(folder: &Path) -> PathBuf {
     let entries = std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
     let is_core = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("core"));
     entries.into_iter().find(is_core).expect("a core")

@@ -16,6 +16,7 @@ mod clean_output;
 mod clocks;
 mod containers;
 mod cores;
+mod cores_alone;
 mod cpp_operators;
 mod crashes;
 mod daemon;

@@ -14,6 +14,7 @@ static void *volatile *volatile mapping;
 static volatile uintptr_t hidden;
 static void *volatile grown;
 static void *volatile large;
+static void *volatile shrunk;
 static void *volatile inside;
 static char *volatile code;
 static int ready;
@@ -30,6 +31,7 @@ OF(of_main_data, 209)
 OF(of_code, 210)
 OF(of_lost, 208)
 OF(of_large, 300000)
+OF(of_shrunk, 400000)
 
 static void *run(void *unused) {
     (void)unused;
@@ -55,6 +57,8 @@ __attribute__((noinline)) static void scrub(void) {
 }
 
 __attribute__((noinline)) static void plant(void) {
+    // It keeps its mapping, which the kernel may join with the next one.
+    shrunk = realloc(of_shrunk(), 211);
     mapping = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     mapping[1000] = of_mapping();
     // The kernel may join its mapping with the one before.

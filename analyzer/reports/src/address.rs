@@ -65,6 +65,23 @@ pub(crate) struct BlockRow {
     lived_ns: Option<u64>,
 }
 
+impl BlockRow {
+    /// Returns a block of which nothing was recorded.
+    pub(crate) fn without_history(address: u64, bytes: u64, offset: i128, is_free: bool) -> BlockRow {
+        BlockRow {
+            address: format!("{address:#x}"),
+            bytes,
+            offset,
+            origin: "allocated",
+            begin: None,
+            state: if is_free { "freed" } else { "live" },
+            end_is_inferred: false,
+            end: None,
+            lived_ns: None,
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct AddressReport {
     address: String,

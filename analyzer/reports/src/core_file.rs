@@ -1,6 +1,8 @@
 //! `heaptape core`: what a crashed process did with its heap. The registers and the fault of its core
 //! lead to blocks, and the recording says who allocated and who freed these.
 
+mod unrecorded;
+
 use crate::address::{self, BlockRow, Context, EventRow, location, print_block, print_stack, thread};
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::event::Span;
@@ -8,6 +10,7 @@ use heaptape_analyzer::model::address::{AddressHistory, Holder};
 use heaptape_analyzer::model::addresses::{Addresses, WrongFree};
 use heaptape_analyzer::model::live_set::LiveSet;
 use heaptape_analyzer::report::frames::{call_site, frame_line, function_at};
+use heaptape_analyzer::report::holders::Holders;
 use heaptape_analyzer::report::{Error, Outcome, Query};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, clean_name, counted, duration};
@@ -15,6 +18,7 @@ use heaptape_analyzer::{Process, Progress, Replay};
 use heaptape_formats::core_file::{CoreFile, Thread};
 use serde::Serialize;
 use std::io::{self, Write};
+use unrecorded::{Blocks, HeapRow};
 
 /// Most addresses whose histories are looked up: those of the thread that crashed come first.
 const MAX_ADDRESSES: usize = 64;
@@ -57,6 +61,9 @@ struct PlaceRow {
     /// The live blocks before and after it.
     below: Option<NeighborRow>,
     above: Option<NeighborRow>,
+    /// What holds the block, without a recording: the last one is the root.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    held_by: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -98,6 +105,9 @@ struct CoreReport {
     threads: Vec<ThreadRow>,
     places: Vec<PlaceRow>,
     wrong_frees: Vec<WrongRow>,
+    /// What the memory itself shows, without a recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heap: Option<HeapRow>,
 }
 
 fn signal_name(number: i32) -> &'static str {
@@ -124,8 +134,15 @@ pub fn run(
     out: &mut dyn Write,
     style: Style,
 ) -> Result<Outcome, Error> {
-    print_reports(query, out, style, true, |process, symbols, progress| {
-        Ok(Question { core, process, symbols, options, top: query.view.top }.answer(progress))
+    let is_recorded = query.scope.paths.iter().any(|path| heaptape_analyzer::is_recording(path));
+    print_reports(query, out, style, is_recorded, |process, symbols, progress| {
+        let unrecorded = process.core.as_deref().filter(|_| !process.has_events());
+        let blocks = unrecorded.map(|own| Blocks::of(own, Holders::of(process, symbols).ok().flatten()));
+        let mut question = Question { core, process, symbols, options, top: query.view.top };
+        Ok(match blocks {
+            Some(blocks) => (question.answer_unrecorded(&blocks), Vec::new()),
+            None => question.answer(progress),
+        })
     })
 }
 
@@ -167,10 +184,26 @@ impl Question<'_> {
                 places.push(self.place(candidate, history, &outcome.live));
             }
         }
+        let verdict = self.verdict(&places, &wrong_frees);
+        (CoreReport { verdict, places, wrong_frees, ..self.head() }, outcome.missing)
+    }
+
+    /// Answers without a recording.
+    fn answer_unrecorded(&mut self, blocks: &Blocks<'_>) -> CoreReport {
+        let (places, heap) = (self.unrecorded_places(blocks), blocks.row());
+        let mut verdict = self.verdict(&places, &[]);
+        if let Some(damage) = heap.as_ref().and_then(HeapRow::damage) {
+            verdict = format!("{verdict}; {damage}");
+        }
+        CoreReport { verdict, places, heap, ..self.head() }
+    }
+
+    /// Returns the answer without what it says of blocks.
+    fn head(&mut self) -> CoreReport {
         let threads = self.core.threads.iter().map(|thread| (thread.tid, thread.register("rip")));
         let threads: Vec<(u32, u64)> = threads.collect();
         let threads = threads.into_iter().map(|(tid, at)| ThreadRow { tid, at: self.function(at) }).collect();
-        let report = CoreReport {
+        CoreReport {
             program: clean_name(&self.core.name).into_owned(),
             core_pid: self.core.pid,
             signal: self.core.signal.map(|signal| SignalRow {
@@ -178,12 +211,12 @@ impl Question<'_> {
                 name: signal_name(signal.number),
                 address: signal.address.map(|address| format!("{address:#x}")),
             }),
-            verdict: self.verdict(&places, &wrong_frees),
+            verdict: String::new(),
             threads,
-            places,
-            wrong_frees,
-        };
-        (report, outcome.missing)
+            places: Vec::new(),
+            wrong_frees: Vec::new(),
+            heap: None,
+        }
     }
 
     /// Returns the addresses that may be those of blocks, those of the crash first.
@@ -299,6 +332,7 @@ impl Question<'_> {
         }
         match (self.core.file_at(address), self.core.segment(address)) {
             (Some(file), _) => format!("in {}", clean_name(&file.path)),
+            (None, Some(_)) if self.process.core.is_some() => "in memory of which no block is known".into(),
             (None, Some(_)) => "in memory of which no block was recorded".into(),
             (None, None) => "not mapped".into(),
         }
@@ -341,6 +375,7 @@ impl Question<'_> {
             older_blocks: history.older,
             below,
             above,
+            held_by: Vec::new(),
         }
     }
 
@@ -424,7 +459,8 @@ impl Report for CoreReport {
             self.places.iter().partition(|place| place.is_freed || place.found_in[0] == FAULT);
         for place in told {
             screen.heading(&format!("{}: {}", place.found_in.join(", "), place.what))?;
-            for (number, block) in place.blocks.iter().enumerate() {
+            let told = if self.heap.is_none() { &place.blocks[..] } else { &[] };
+            for (number, block) in told.iter().enumerate() {
                 screen.line(&format!("{}. {}", number + 1, location(block)))?;
                 print_block(screen, block)?;
             }
@@ -441,7 +477,7 @@ impl Report for CoreReport {
         }
         let is_untold = |block: &BlockRow| block.end.as_ref().is_some_and(|end| end.has_no_stack());
         let blocks = || self.places.iter().flat_map(|place| &place.blocks);
-        if blocks().chain(self.wrong_frees.iter().flat_map(|row| &row.blocks)).any(is_untold) {
+        if self.heap.is_none() && blocks().chain(self.wrong_frees.iter().flat_map(|row| &row.blocks)).any(is_untold) {
             screen.line("record with --free-stacks to see who freed a block")?;
         }
         if !others.is_empty() {
@@ -449,6 +485,9 @@ impl Report for CoreReport {
         }
         for place in others {
             screen.line(&format!("  {}: {}", place.found_in.join(", "), place.what))?;
+        }
+        if let Some(heap) = &self.heap {
+            heap.print(screen)?;
         }
         screen.heading("Threads")?;
         for row in &self.threads {

@@ -16,7 +16,7 @@ const HEADERS: u64 = 1 << 16;
 
 /// Returns the run-time address minus the link-time address in a file whose code is mapped at
 /// `start`.
-pub(super) fn link_bias(path: &str, start: u64, mapped: FilePart) -> u64 {
+pub(crate) fn link_bias(path: &str, start: u64, mapped: FilePart) -> u64 {
     // Most linkers give the segments of a shared object the addresses of their offsets.
     let usual = || match mapped {
         FilePart::Whole => start,

@@ -3,6 +3,7 @@
 mod pass;
 
 use super::chunk::{self, Decoder};
+use super::core::Core;
 use super::joined::Joined;
 use super::running::called;
 use super::tape::{self, Tape, TraceRange};
@@ -22,6 +23,7 @@ use heaptape_formats::tape::{
 };
 use heaptape_formats::{Ending, mtrc, regular};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Source of the events of a process.
 #[derive(Debug)]
@@ -74,6 +76,8 @@ pub struct Process {
     pub import_notes: Vec<String>,
     /// Rules of LSan that another tool's file has for its own leaks.
     pub import_suppressions: Vec<String>,
+    /// The core that has its memory. Without one, the recording may have what was read of it.
+    pub core: Option<Arc<Core>>,
 }
 
 /// A tape with the events that only the journal has.
@@ -192,6 +196,7 @@ impl Process {
             left_out: Vec::new(),
             import_notes: Vec::new(),
             import_suppressions: Vec::new(),
+            core: None,
         }
     }
 

@@ -70,7 +70,7 @@ impl Process {
 
 /// What was read so far.
 #[derive(Default)]
-struct Reading {
+pub(crate) struct Reading {
     head: Option<References>,
     graph: GraphBuilder,
     end: Option<ReferencesEnd>,
@@ -82,7 +82,7 @@ impl Reading {
         self.damage.get_or_insert_with(|| why.to_string());
     }
 
-    fn add(&mut self, record: Record) {
+    pub(crate) fn add(&mut self, record: Record) {
         let result = match record {
             Record::References(head) => {
                 self.head.get_or_insert(head);
@@ -119,7 +119,7 @@ impl Reading {
         }
     }
 
-    fn finish(mut self) -> Result<ReferenceSnapshot, String> {
+    pub(crate) fn finish(mut self) -> Result<ReferenceSnapshot, String> {
         let Some(head) = self.head.take() else {
             return Err(self.damage.unwrap_or_else(|| "it has no first record".into()));
         };

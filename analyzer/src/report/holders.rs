@@ -1,6 +1,7 @@
 //! Who holds the live blocks of a process, in words: roots with their names, blocks with their
 //! types or call sites, and the paths between them, merged where they read the same.
 
+use super::core_references;
 use crate::load::Process;
 use crate::load::references::ReferenceSnapshot;
 use crate::model::references::{NONE, Root, Via};
@@ -188,6 +189,10 @@ impl Namer<'_, '_> {
                 let counts = if is_counted { Counts::Rust } else { Counts::None };
                 self.label(class, true, counts)
             }
+            // The size stands for the site.
+            None if self.process.core.is_some() && !self.process.has_events() => {
+                self.label(line.clone(), false, Counts::None)
+            }
             None => {
                 let function = self.symbols.names().of(&blamed.frame.title());
                 // Without arguments in the names, the counts of Rust look the same.
@@ -246,7 +251,7 @@ fn module_at(process: &Process, address: u64) -> Option<&Module> {
 impl<'a> Holders<'a> {
     /// Reads the references of a process and names them. Returns `None` if there are none.
     pub fn of(process: &'a Process, symbols: &mut Symbolizer) -> Result<Option<Holders<'a>>, String> {
-        let Some(mut snapshot) = process.references()? else { return Ok(None) };
+        let Some(mut snapshot) = core_references::of(process)? else { return Ok(None) };
         let mut namer = Namer {
             process,
             symbols,

@@ -2,7 +2,7 @@
 
 use super::filter::Filter;
 use super::mapping_filter::MappingFilter;
-use super::{Error, coverage};
+use super::{Error, core_references, coverage};
 use crate::event::{Range, Span};
 use crate::load::{self, Process, Recording, StartPoint};
 use crate::model::Model;
@@ -26,6 +26,8 @@ pub struct Scope {
     pub filter: Filter,
     /// Whether mappings, or blocks, are left out.
     pub mappings: MappingFilter,
+    /// The core that one of the processes left.
+    pub core: Option<PathBuf>,
 }
 
 impl Scope {
@@ -37,6 +39,9 @@ impl Scope {
         let mut recordings = load::open_all(&self.paths)?;
         self.processes.leave_out_unrecorded(&mut recordings);
         coverage::note_unseen(&mut recordings, &self.processes);
+        if let Some(path) = &self.core {
+            core_references::attach(&mut recordings, path)?;
+        }
         Ok(recordings)
     }
 

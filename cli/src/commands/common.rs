@@ -8,6 +8,7 @@ use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::report::{self, Error, Filter, GroupBy, Grouping, MappingFilter, Query, Scope, View};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
+use heaptape_formats::core_file::CoreFile;
 use heaptape_formats::quantity::{self, Size};
 use std::io::Write;
 use std::path::PathBuf;
@@ -95,6 +96,16 @@ impl Common {
         }
     }
 
+    /// Returns whether no recording is named.
+    pub(crate) fn names_none(&self) -> bool {
+        self.recordings.paths.is_empty() && self.recordings.live.is_none()
+    }
+
+    /// Reads this file instead of a recording.
+    pub(crate) fn read_instead(&mut self, path: PathBuf) {
+        self.recordings.paths = vec![path];
+    }
+
     /// Checks that a function and the recordings are in this order on the command line.
     ///
     /// # Errors
@@ -111,6 +122,28 @@ impl Common {
                 missing.display()
             );
         }
+        Ok(())
+    }
+}
+
+/// The core of a recorded process.
+#[derive(clap::Args, Default)]
+pub(crate) struct OfCore {
+    /// The core file that a recorded process left: its memory says who holds what
+    #[arg(long, value_name = "CORE", conflicts_with = "live")]
+    core: Option<PathBuf>,
+}
+
+impl OfCore {
+    /// Makes a question one about this core.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn ask(self, query: &mut Query) -> anyhow::Result<()> {
+        let Some(path) = self.core else { return Ok(()) };
+        let file = CoreFile::open(&path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+        query.scope.processes.process.get_or_insert(file.pid.to_string());
+        query.scope.core = Some(path);
         Ok(())
     }
 }
@@ -294,6 +327,7 @@ impl Common {
             range: Range { from, to },
             filter: only.filter(),
             mappings: MappingFilter::All,
+            core: None,
         };
         let view = View { json, top: top.unwrap_or(rows), origin: names.origin() };
         Ok(Query { scope, grouping: Grouping(by), view })

@@ -1,6 +1,7 @@
 //! `heaptape core`: what a crashed process did with its heap.
 
 use super::common::{Common, frames, print};
+use super::newest;
 use crate::Outcome;
 use heaptape_formats::core_file::CoreFile;
 use heaptape_reports::core_file::{self, Options};
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 /// Options of `heaptape core`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The core file of a recorded process: of a crash, or of gcore
+    /// The core file of a process: of a crash, or of gcore. Without a recording, the blocks of glibc's malloc are found in the core itself
     #[arg(value_name = "CORE")]
     core: PathBuf,
     /// Frames of each stack to print; all includes wrappers and the interpreter's own
@@ -20,8 +21,15 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
-    let Args { core, frames, common } = args;
+    let Args { core, frames, mut common } = args;
     let file = CoreFile::open(&core).map_err(|error| anyhow::anyhow!("{}: {error}", core.display()))?;
+    let is_recorded = |newest: PathBuf| {
+        let opened = heaptape_analyzer::open(&newest).ok();
+        opened.is_some_and(|recording| recording.processes.iter().any(|process| process.about.pid == file.pid))
+    };
+    if common.names_none() && !newest::newest().is_some_and(is_recorded) {
+        common.read_instead(core);
+    }
     let strict = common.strict();
     let mut query = common.query(3)?;
     if file.pid != 0 && query.scope.processes.process.is_none() {

@@ -1,6 +1,6 @@
 //! `heaptape holds`: who holds the blocks that are live at the end.
 
-use super::common::{Common, print};
+use super::common::{Common, OfCore, print};
 use crate::Outcome;
 use heaptape_reports::holds::{self, Options};
 use std::path::PathBuf;
@@ -24,14 +24,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["of", "lost", "cycles", "types"])]
     since: Option<PathBuf>,
     #[command(flatten)]
+    core: OfCore,
+    #[command(flatten)]
     common: Common,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
-    let Args { of, lost, cycles, types, since, common } = args;
+    let Args { of, lost, cycles, types, since, core, common } = args;
     let options = Options { of, lost, cycles, by_type: types, since };
     common.read_references()?;
     let strict = common.strict();
-    let query = common.query(5)?;
+    let mut query = common.query(5)?;
+    core.ask(&mut query)?;
     print(strict, |out, style| holds::run(&query, &options, out, style))
 }

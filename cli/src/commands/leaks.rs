@@ -1,6 +1,6 @@
 //! `heaptape leaks`: lists blocks that were never freed, by call site, with a verdict.
 
-use super::common::{Common, frames, print};
+use super::common::{Common, OfCore, frames, print};
 use super::mappings::MappingOptions;
 use super::thresholds::Thresholds;
 use crate::Outcome;
@@ -23,6 +23,8 @@ enum Dialect {
 pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    core: OfCore,
     /// Merge stacks with the same N innermost program frames, without wrappers and containers; 0
     /// merges equal stacks only
     #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 0)]
@@ -80,6 +82,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     };
     let strict = args.common.strict();
     let mut query = args.common.query(0)?;
+    args.core.ask(&mut query)?;
     query.scope.mappings = args.mappings.filter();
     if args.thresholds.is_given() {
         return args.thresholds.check(&query, None, &options, strict);

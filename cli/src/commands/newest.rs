@@ -23,6 +23,11 @@ pub(crate) fn or_newest(paths: Vec<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
     Ok(vec![newest])
 }
 
+/// Returns the newest recording of the current folder.
+pub(super) fn newest() -> Option<PathBuf> {
+    recordings(Path::new(".")).pop()
+}
+
 /// Returns the two newest recordings of the current folder, the older one first.
 pub(super) fn two() -> anyhow::Result<(PathBuf, PathBuf)> {
     let mut found = recordings(Path::new("."));

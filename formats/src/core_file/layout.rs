@@ -14,6 +14,9 @@ pub(super) const NOTE_SEGMENT: u64 = 4;
 pub(super) const STATUS: u64 = 1;
 /// `NT_PRPSINFO`: the process.
 pub(super) const PROCESS: u64 = 3;
+/// `NT_AUXV`: what the kernel told the loader, and in it `AT_SYSINFO_EHDR`.
+pub(super) const AUXILIARY: u64 = 6;
+pub(super) const VDSO: u64 = 33;
 /// `NT_SIGINFO`: the signal.
 pub(super) const SIGNAL: u64 = 0x5349_4749;
 /// `NT_FILE`: the mapped files.

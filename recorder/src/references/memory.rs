@@ -52,31 +52,6 @@ impl Memory {
         Ok(process_vm_readv(self.pid, &mut [IoSliceMut::new(out)], &[remote])?)
     }
 
-    /// Reads the pages of a range that are there. The others are zeros. Returns the number of bytes
-    /// that were read.
-    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> u64 {
-        let (mut done, mut read) = (0, 0);
-        for (start, end) in self.runs(at, at + out.len() as u64) {
-            let (start, end) = ((start - at) as usize, (end - at) as usize);
-            out[done..start].fill(0);
-            done = start;
-            while done < end {
-                match self.read_some(at + done as u64, &mut out[done..end]) {
-                    Ok(count @ 1..) => (done, read) = (done + count, read + count as u64),
-                    // A page that cannot be read, e.g. of a file that was truncated.
-                    _ => {
-                        let next = (at + done as u64) / self.page * self.page + self.page;
-                        let next = ((next - at) as usize).min(end);
-                        out[done..next].fill(0);
-                        done = next;
-                    }
-                }
-            }
-        }
-        out[done..].fill(0);
-        read
-    }
-
     /// Returns the parts of a range that are in memory or swapped out. All of it, if that is not
     /// known.
     fn runs(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
@@ -102,5 +77,32 @@ impl Memory {
             }
         }
         runs
+    }
+}
+
+impl formats::references::Memory for Memory {
+    /// Reads the pages of a range that are there. The others are zeros. Returns the number of bytes
+    /// that were read.
+    fn read(&self, at: u64, out: &mut [u8]) -> u64 {
+        let (mut done, mut read) = (0, 0);
+        for (start, end) in self.runs(at, at + out.len() as u64) {
+            let (start, end) = ((start - at) as usize, (end - at) as usize);
+            out[done..start].fill(0);
+            done = start;
+            while done < end {
+                match self.read_some(at + done as u64, &mut out[done..end]) {
+                    Ok(count @ 1..) => (done, read) = (done + count, read + count as u64),
+                    // A page that cannot be read, e.g. of a file that was truncated.
+                    _ => {
+                        let next = (at + done as u64) / self.page * self.page + self.page;
+                        let next = ((next - at) as usize).min(end);
+                        out[done..next].fill(0);
+                        done = next;
+                    }
+                }
+            }
+        }
+        out[done..].fill(0);
+        read
     }
 }

@@ -3,7 +3,7 @@
 use super::recorder::references::live_blocks;
 use super::running_process::copy::{Copy, with_copy};
 use crate::pipeline::drain::Command;
-use crate::references::{Snapshot, StoppedThread, take};
+use crate::references::{Snapshot, StoppedThread, stopped_thread, take};
 use crate::session::traced_process::Session;
 use crossbeam_channel::Sender;
 use formats::tape::RESIDENCY_REQUEST;
@@ -28,7 +28,7 @@ pub fn take_references(session: &Session, commands: &Sender<Command>) -> Result<
         Ok((blocks, session.clock.now()))
     };
     let read = |copy: &Copy, (blocks, tick)| {
-        let threads: Vec<StoppedThread> = copy.threads.iter().map(|(tid, own)| StoppedThread::of(*tid, own)).collect();
+        let threads: Vec<StoppedThread> = copy.threads.iter().map(|(tid, own)| stopped_thread(*tid, own)).collect();
         let thread_count = (threads.len() + copy.in_kernel) as u32;
         let (threads, reader_tid, is_copy, cause) = (&*threads, copy.pid, true, RESIDENCY_REQUEST);
         let since = Instant::now();

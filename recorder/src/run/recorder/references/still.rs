@@ -7,11 +7,12 @@
 //! its call finds what it found before. Of any other one we know where its stack ends, and the
 //! arguments of its call, but not its other registers.
 
-use crate::references::{Memory, StoppedThread};
+use crate::references::{Memory, StoppedThread, stopped_thread};
 use crate::run::running_process::threads::{self, Brief};
 use crate::session::traced_process::Session;
 use crate::target::maps;
 use crate::target::waiting::{Call, Doing, doing};
+use formats::references::Memory as _;
 use nix::libc;
 use nix::unistd::Pid;
 use std::ops::Range;
@@ -109,7 +110,7 @@ impl Still {
         }
         let brief = threads::stop_briefly(self.pid, tid, STOP_LIMIT);
         match (brief, doing) {
-            (Brief::Stopped(registers), _) => return Some(StoppedThread::of(tid, &registers)),
+            (Brief::Stopped(registers), _) => return Some(stopped_thread(tid, &registers)),
             (Brief::Late, _) => self.late.push(tid),
             // E.g. a debugger has stopped it.
             (Brief::No, Doing::Calls(call)) => return Some(waits(call.stack_pointer, call.arguments.to_vec())),

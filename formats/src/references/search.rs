@@ -1,10 +1,9 @@
 //! Finds the words that are addresses of blocks.
 
 use super::blocks::BlockTable;
-use super::memory::Memory;
 use super::regions::StoppedThread;
-use crate::os::processor::ADDRESS_BITS;
-use formats::tape::{
+use super::{ADDRESS_BITS, Memory};
+use crate::tape::{
     BlockPacker, Edge, EdgePacker, FirstWords, MAX_COUNT, ROOT_DATA, ROOT_REGISTERS, Record, ReferenceBlock, RootRegion,
 };
 use std::io;
@@ -20,9 +19,12 @@ type Put<'a> = &'a mut dyn FnMut(Record) -> io::Result<()>;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub struct Counts {
+    /// References in blocks.
     pub edges: u64,
+    /// References outside of blocks.
     pub root_edges: u64,
+    /// Bytes that were read.
     pub read_bytes: u64,
     /// Bytes that were not searched for want of time.
     pub unread_bytes: u64,
@@ -30,15 +32,16 @@ pub(super) struct Counts {
 
 impl Counts {
     /// Returns why references may be missing.
-    pub(super) fn lacks(&self) -> Option<String> {
+    pub fn lacks(&self) -> Option<String> {
         (self.unread_bytes > 0).then(|| format!("{} bytes were not searched for want of time", self.unread_bytes))
     }
 }
 
+/// A search for references.
 #[derive(Debug)]
-pub(super) struct Search<'a> {
+pub struct Search<'a> {
     table: &'a BlockTable,
-    memory: &'a Memory,
+    memory: &'a dyn Memory,
     files: &'a [(u64, u64)],
     /// Mappings of code that the program makes itself. Its instructions have addresses anywhere.
     code: &'a [(u64, u64)],
@@ -47,6 +50,7 @@ pub(super) struct Search<'a> {
     deadline: Instant,
     buffer: Vec<u8>,
     span: usize,
+    /// What was found so far.
     pub found: Counts,
 }
 
@@ -57,9 +61,9 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 impl<'a> Search<'a> {
     /// Prepares a search, with the mappings of files and of the program's own code. `libc` is the number of the name of glibc if the blocks are those of its
     /// `malloc`.
-    pub(super) fn new(
+    pub fn new(
         table: &'a BlockTable,
-        memory: &'a Memory,
+        memory: &'a dyn Memory,
         [files, code]: [&'a [(u64, u64)]; 2],
         libc: Option<u32>,
         deadline: Instant,
@@ -69,7 +73,7 @@ impl<'a> Search<'a> {
     }
 
     /// Searches the regions outside of blocks.
-    pub(super) fn roots(&mut self, regions: &[RootRegion], threads: &[StoppedThread], put: Put<'_>) -> io::Result<()> {
+    pub fn roots(&mut self, regions: &[RootRegion], threads: &[StoppedThread], put: Put<'_>) -> io::Result<()> {
         let mut packer = EdgePacker::default();
         for (number, region) in (0..).zip(regions) {
             if region.kind == ROOT_REGISTERS {
@@ -157,7 +161,7 @@ impl<'a> Search<'a> {
     }
 
     /// Searches the blocks.
-    pub(super) fn blocks(&mut self, put: Put<'_>) -> io::Result<()> {
+    pub fn blocks(&mut self, put: Put<'_>) -> io::Result<()> {
         let (mut blocks, mut edges) = (BlockPacker::default(), EdgePacker::default());
         let mut first = 0;
         while first < self.table.len() {

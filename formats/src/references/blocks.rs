@@ -1,19 +1,22 @@
 //! The live blocks in ascending order: given an address, finds the block that it is in.
 
-use crate::heap::index::{Block, Index};
-use formats::resident::Allocator;
+use crate::resident::Allocator;
 
 /// Blocks further apart than this are in different spans, so that the gap takes no memory.
 const MAX_GAP: u64 = 1 << 20;
 /// Binary logarithm of the smallest granule of a span: the size of a small block.
 const MIN_SHIFT: u32 = 6;
 
+/// A block that the process has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LiveBlock {
+pub struct LiveBlock {
+    /// Its first address.
     pub address: u64,
+    /// Requested bytes.
     pub size: u64,
     /// Allocation index; 0 for an inherited one.
     pub index: u64,
+    /// Number of its site; 0 if that is not known.
     pub site: u32,
 }
 
@@ -28,8 +31,9 @@ struct Span {
     granules: usize,
 }
 
+/// The live blocks of a process.
 #[derive(Debug)]
-pub(crate) struct BlockTable {
+pub struct BlockTable {
     blocks: Vec<LiveBlock>,
     allocator: Allocator,
     spans: Vec<Span>,
@@ -37,21 +41,8 @@ pub(crate) struct BlockTable {
 }
 
 impl BlockTable {
-    /// Sorts the blocks of some indexes, of which the first one has those of the process itself. At
-    /// most `limit` blocks are kept.
-    pub(super) fn new(indexes: &[Index], allocator: Allocator, limit: usize) -> BlockTable {
-        let mut blocks = Vec::new();
-        for (number, index) in indexes.iter().enumerate() {
-            blocks.extend(index.iter().take(limit.saturating_sub(blocks.len())).map(|(address, block)| {
-                let Block { index, size, site } = block;
-                let (index, site) = if number == 0 { (index, site) } else { (0, 0) };
-                LiveBlock { address, size, index, site }
-            }));
-        }
-        BlockTable::of(blocks, allocator)
-    }
-
-    fn of(mut blocks: Vec<LiveBlock>, allocator: Allocator) -> BlockTable {
+    /// Sorts the blocks of a process.
+    pub fn new(mut blocks: Vec<LiveBlock>, allocator: Allocator) -> BlockTable {
         blocks.sort_unstable_by_key(|block| block.address);
         blocks.dedup_by_key(|block| block.address);
         let mut table = BlockTable { blocks, allocator, spans: Vec::new(), granules: Vec::new() };
@@ -88,21 +79,28 @@ impl BlockTable {
         self.spans.push(Span { start, end, shift, granules });
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Returns the number of blocks.
+    pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    pub(super) fn get(&self, number: usize) -> Option<&LiveBlock> {
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Returns a block by its number.
+    pub fn get(&self, number: usize) -> Option<&LiveBlock> {
         self.blocks.get(number)
     }
 
     /// Returns the requested bytes of all blocks.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.blocks.iter().map(|block| block.size).sum()
     }
 
     /// Returns the blocks that begin in a range.
-    pub(super) fn within(&self, start: u64, end: u64) -> &[LiveBlock] {
+    pub fn within(&self, start: u64, end: u64) -> &[LiveBlock] {
         let from = self.blocks.partition_point(|block| block.address < start);
         let length = self.blocks[from..].partition_point(|block| block.address < end);
         &self.blocks[from..from + length]
@@ -110,7 +108,7 @@ impl BlockTable {
 
     /// Returns the first address after what the program may use of a block: malloc_usable_size(3)
     /// permits more than was requested.
-    pub(super) fn end(&self, number: usize) -> u64 {
+    pub fn end(&self, number: usize) -> u64 {
         let Some(block) = self.blocks.get(number) else { return 0 };
         let end = self.allocator.occupied(block.address, block.size).end;
         let end = end.max(block.address.saturating_add(block.size.max(1)));
@@ -120,7 +118,7 @@ impl BlockTable {
 
     /// Returns the number of the block that an address is in. `span` is where the last search ended.
     #[inline]
-    pub(super) fn find(&self, address: u64, span: &mut usize) -> Option<usize> {
+    pub fn find(&self, address: u64, span: &mut usize) -> Option<usize> {
         let is_in = |span: &Span| (span.start..span.end).contains(&address);
         let found = match self.spans.get(*span) {
             Some(last) if is_in(last) => last,
@@ -145,7 +143,7 @@ mod tests {
 
     fn table(blocks: &[(u64, u64)]) -> BlockTable {
         let live = |&(address, size): &(u64, u64)| LiveBlock { address, size, index: 1, site: 1 };
-        BlockTable::of(blocks.iter().map(live).collect(), Allocator::Unknown)
+        BlockTable::new(blocks.iter().map(live).collect(), Allocator::Unknown)
     }
 
     #[test]

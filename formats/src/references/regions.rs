@@ -3,14 +3,10 @@
 //! allocator is left out, and so is the part of a stack that is not in use.
 
 use super::blocks::BlockTable;
-use super::memory::Memory;
-use crate::os::processor::{ADDRESS_BITS, page_bytes};
-use crate::os::registers::user_regs_struct;
-use crate::target::maps::{Line, is_library, parse};
-use formats::resident::Allocator;
-use formats::tape::field::Text;
-use formats::tape::{ROOT_DATA, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, RootRegion};
-use nix::unistd::Pid;
+use super::{ADDRESS_BITS, Memory};
+use crate::resident::Allocator;
+use crate::tape::field::Text;
+use crate::tape::{ROOT_DATA, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, RootRegion};
 use std::collections::HashMap;
 
 /// Size and alignment of a range of an arena of glibc.
@@ -27,10 +23,46 @@ const MAX_NAME: usize = 512;
 /// Bytes of a module that are read for its program headers.
 const HEAD: usize = 4096;
 
+/// A mapping of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mapping<'a> {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Offset in the file; 0 if there is none.
+    pub offset: u64,
+    /// Whether it may be read, written or executed.
+    pub has_access: bool,
+    /// Whether it may be read and written.
+    pub is_writable: bool,
+    /// Whether it may be executed.
+    pub is_executable: bool,
+    /// Whether other processes share it.
+    pub is_shared: bool,
+    /// Path, or the kernel's name in brackets; empty if there is none.
+    pub name: &'a str,
+}
+
+impl<'a> Mapping<'a> {
+    /// Returns whether it is our library, or memory that it shares with the recorder.
+    fn is_ours(&self) -> bool {
+        let file = self.name.rsplit('/').next().unwrap_or_default();
+        self.name.starts_with("/memfd:heaptape") || file.starts_with("libheaptape")
+    }
+
+    /// Returns the name without the note that the file was removed.
+    fn path(&self) -> &'a str {
+        self.name.strip_suffix(" (deleted)").unwrap_or(self.name)
+    }
+}
+
 /// A thread that does not run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StoppedThread {
+pub struct StoppedThread {
+    /// Kernel's id of it.
     pub tid: u32,
+    /// Where its stack ends.
     pub stack_pointer: u64,
     /// Base of the thread-local data; 0 if it is not known.
     pub thread_pointer: u64,
@@ -39,31 +71,27 @@ pub(crate) struct StoppedThread {
     pub registers: Vec<u64>,
 }
 
-impl StoppedThread {
-    /// Returns a thread that stands still, with all its registers.
-    pub(crate) fn of(tid: Pid, own: &user_regs_struct) -> StoppedThread {
-        let registers = vec![
-            own.rax, own.rbx, own.rcx, own.rdx, own.rsi, own.rdi, own.rbp, own.rsp, own.r8, own.r9, own.r10, own.r11,
-            own.r12, own.r13, own.r14, own.r15,
-        ];
-        let tid = tid.as_raw().cast_unsigned();
-        StoppedThread { tid, stack_pointer: own.rsp, thread_pointer: own.fs_base, registers }
-    }
-}
-
 /// What is known of the process.
-#[derive(Debug)]
-pub(super) struct Regions<'a> {
-    /// Private memory of the library.
-    pub own: &'a [(u64, u64)],
+#[derive(Clone, Copy, Debug)]
+pub struct Regions<'a> {
+    /// What holds nothing: private memory of the library, and of the allocator as far as that is known.
+    pub excluded: &'a [(u64, u64)],
+    /// Its threads that do not run.
     pub threads: &'a [StoppedThread],
+    /// Whose the blocks are.
     pub allocator: Allocator,
-    pub memory: &'a Memory,
+    /// Size of a page.
+    pub page: u64,
+    /// Its memory.
+    pub memory: &'a dyn Memory,
 }
 
+/// Where references may be.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub struct Found {
+    /// In order of certainty.
     pub regions: Vec<RootRegion>,
+    /// The names that regions have the numbers of.
     pub names: Vec<Text>,
     /// Mappings of files, in which vtables may be.
     pub files: Vec<(u64, u64)>,
@@ -107,14 +135,14 @@ fn without(range: (u64, u64), mut taken: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 impl Regions<'_> {
-    /// Finds the regions by the text of `maps`.
-    pub(super) fn find(&self, text: &str, table: &BlockTable) -> Found {
+    /// Finds the regions in the mappings, which are in ascending order.
+    pub fn find<'m>(&self, mappings: impl Iterator<Item = Mapping<'m>>, table: &BlockTable) -> Found {
         let mut found = Found::default();
-        let mut numbers: HashMap<&str, u32> = HashMap::new();
+        let mut numbers: HashMap<&'m str, u32> = HashMap::new();
         let mut before: Option<(u64, u32)> = None;
         let mut library_end = u64::MAX;
-        for mut line in text.lines().filter_map(parse).filter(|line| line.start >> ADDRESS_BITS == 0) {
-            let is_ours = is_library(line.name);
+        for mut line in mappings.filter(|line| line.start < line.end && line.start >> ADDRESS_BITS == 0) {
+            let is_ours = line.is_ours();
             let is_kernels = matches!(line.name, "[vdso]" | "[vvar]" | "[vvar_vclock]" | "[vsyscall]");
             let is_file = line.name.starts_with('/') && !is_shared_memory(line.name);
             if is_file && !is_ours {
@@ -129,22 +157,24 @@ impl Regions<'_> {
                     library_end = self.end_of_module(line.start).unwrap_or(u64::MAX);
                 }
                 // Its zeros follow its data; nothing of us follows the area.
-                before = Some((line.end, u32::MAX)).filter(|_| !line.is_shared());
+                before = Some((line.end, u32::MAX)).filter(|_| !line.is_shared);
                 continue;
             }
-            if is_kernels || !line.has_access() {
+            if is_kernels || !line.has_access {
                 continue;
             }
             if is_file {
-                if !line.is_writable() || line.is_shared() {
+                if !line.is_writable || line.is_shared {
                     continue;
                 }
                 let name = number_of(line.path(), &mut numbers, &mut found.names);
-                found.add((line.start, line.end), ROOT_DATA, name, 0);
+                for part in without((line.start, line.end), self.excluded.to_vec()) {
+                    found.add(part, ROOT_DATA, name, 0);
+                }
                 before = Some((line.end, name));
                 continue;
             }
-            if line.is_executable() {
+            if line.is_executable {
                 found.code.push((line.start, line.end));
             }
             let zeros = module.filter(|module| module.0 == line.start && line.name.is_empty());
@@ -178,7 +208,7 @@ impl Regions<'_> {
         const PT_LOAD: u64 = 1;
         let loaded = self.program_headers(at).into_iter().filter(|header| header.kind == PT_LOAD);
         let end = loaded.map(|header| header.start.saturating_add(header.size)).max()?;
-        at.checked_add(end)?.checked_next_multiple_of(page_bytes())
+        at.checked_add(end)?.checked_next_multiple_of(self.page)
     }
 
     /// Returns the program headers of a module whose ELF header is at an address (elf(5)).
@@ -208,14 +238,14 @@ impl Regions<'_> {
     /// block nor the allocator's.
     fn anonymous<'a>(
         &self,
-        line: &Line<'a>,
+        line: &Mapping<'a>,
         module: Option<u32>,
         table: &BlockTable,
         found: &mut Found,
         numbers: &mut HashMap<&'a str, u32>,
     ) {
         let range = (line.start, line.end);
-        let mut taken = self.own.to_vec();
+        let mut taken = self.excluded.to_vec();
         let within = |address: u64| (line.start..line.end).contains(&address);
         for thread in self.threads {
             let (sp, tp) = (thread.stack_pointer, thread.thread_pointer);
@@ -247,26 +277,39 @@ impl Regions<'_> {
         }
     }
 
+    /// Returns whether a heap of an arena of glibc begins at an address: its first word is the address
+    /// of the arena, which is behind such a `heap_info` (malloc/arena.c, before and since 2.35).
+    fn is_arena(&self, start: u64) -> bool {
+        let mut first = [0; 8];
+        let read = self.memory.read(start, &mut first);
+        read == 8 && matches!(u64::from_le_bytes(first) % ARENA, 32 | 48) && u64::from_le_bytes(first) >= ARENA
+    }
+
     /// Adds what the allocator has of a mapping.
-    fn take_blocks(&self, line: &Line<'_>, table: &BlockTable, taken: &mut Vec<(u64, u64)>) {
+    fn take_blocks(&self, line: &Mapping<'_>, table: &BlockTable, taken: &mut Vec<(u64, u64)>) {
         let blocks = table.within(line.start, line.end);
         if line.name == "[heap]" || line.name.contains("malloc arena") {
             return taken.push((line.start, line.end));
         }
+        let mut known: HashMap<u64, bool> = HashMap::new();
         for block in blocks {
             let end = block.address.saturating_add(block.size.max(1));
             if self.allocator == Allocator::Glibc {
                 if Allocator::is_mapped_by_glibc(block.address, block.size) {
-                    taken.push((block.address - 16, end.next_multiple_of(page_bytes())));
-                } else {
-                    let arena = block.address / ARENA * ARENA;
-                    if taken.last() != Some(&(arena, arena + ARENA)) {
-                        taken.push((arena, arena + ARENA));
-                    }
+                    taken.push((block.address - 16, end.next_multiple_of(self.page)));
+                    continue;
                 }
+                let arena = block.address / ARENA * ARENA;
+                if taken.last() == Some(&(arena, arena + ARENA)) {
+                    continue;
+                }
+                // A mapped block that was made smaller is small, and beside it may be anything.
+                let is_arena = *known.entry(arena).or_insert_with(|| self.is_arena(arena));
+                let own = (block.address.saturating_sub(16), end);
+                taken.push(if is_arena { (arena, arena + ARENA) } else { own });
             } else {
                 // Pages with blocks have no data of the program.
-                let page = page_bytes();
+                let page = self.page;
                 let pages = (block.address / page * page, end.next_multiple_of(page));
                 match taken.last_mut() {
                     Some(last) if last.1 >= pages.0 && last.0 <= pages.0 => last.1 = last.1.max(pages.1),

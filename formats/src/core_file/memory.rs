@@ -1,0 +1,122 @@
+//! The memory in a core as the places where blocks, and references to them, may be.
+
+use super::{CoreFile, Segment};
+use crate::glibc_heap::{Heap, Places};
+use crate::references::{Mapping, Memory as _, StoppedThread};
+
+/// Bits of [`Segment::access`].
+const EXECUTE: u8 = 1;
+const WRITE: u8 = 2;
+/// Bytes at the start of a module that are searched for its build-id.
+const HEAD: usize = 4096;
+
+impl CoreFile {
+    /// Returns the mappings of the process, in ascending order.
+    pub fn mappings(&self) -> impl Iterator<Item = Mapping<'_>> {
+        self.segments.iter().map(|segment| {
+            let file = self.file_at(segment.start);
+            let name = file.map_or("", |file| str::from_utf8(&file.path).unwrap_or("/?"));
+            Mapping {
+                start: segment.start,
+                end: segment.start.saturating_add(segment.length),
+                offset: file.map_or(0, |file| file.offset + (segment.start - file.start)),
+                has_access: segment.access != 0,
+                is_writable: segment.access & WRITE != 0,
+                is_executable: segment.access & EXECUTE != 0,
+                // A core does not say it; of others than these the content is not written.
+                is_shared: name.starts_with("/memfd:"),
+                name: if segment.start == self.vdso && self.vdso != 0 { "[vdso]" } else { name },
+            }
+        })
+    }
+
+    /// Returns its threads, with all registers.
+    pub fn stopped_threads(&self) -> Vec<StoppedThread> {
+        /// Those that may have addresses of blocks.
+        const NAMES: [&str; 16] = [
+            "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+            "r15",
+        ];
+        let stopped = |thread: &super::Thread| StoppedThread {
+            tid: thread.tid,
+            stack_pointer: thread.register("rsp"),
+            thread_pointer: thread.register("fs_base"),
+            registers: NAMES.map(|name| thread.register(name)).to_vec(),
+        };
+        self.threads.iter().map(stopped).collect()
+    }
+
+    /// Finds the blocks of glibc's malloc. Returns `None` if there is none.
+    pub fn glibc_heap(&self) -> Option<Heap> {
+        let (mut data, mut anonymous) = (Vec::new(), Vec::new());
+        let mut data_end = 0;
+        for mapping in self.mappings().filter(|mapping| mapping.is_writable && mapping.name != "[vdso]") {
+            let range = (mapping.start, mapping.end);
+            if !mapping.name.is_empty() || mapping.start == data_end {
+                data.push(range);
+                data_end = if mapping.name.is_empty() { 0 } else { mapping.end };
+            }
+            if mapping.name.is_empty() && !self.threads.iter().any(|thread| is_in(thread.register("rsp"), range)) {
+                anonymous.push(range);
+            }
+        }
+        Heap::find(self, Places { data: &data, anonymous: &anonymous })
+    }
+
+    /// Returns what memory of the process the core lacks, as the end of a sentence; `None` if it has
+    /// all that the process could write.
+    pub fn lacks(&self) -> Option<String> {
+        let cut: u64 = self.segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.cut));
+        if cut > 0 {
+            return Some(format!("the core was cut: {cut} bytes of memory are missing from its end"));
+        }
+        // What a process never wrote to is not in a core, but it has written to its stack.
+        let stacks = self.threads.iter().filter_map(|thread| self.segment(thread.register("rsp")));
+        let is_without = |stack: &Segment| stack.stored == 0;
+        if self.threads.is_empty() || stacks.clone().count() == 0 {
+            return Some("the core has no stack of any thread".into());
+        }
+        let without = stacks.filter(|stack| is_without(stack)).count();
+        let lacks =
+            |count: usize| format!("the stacks of {count} threads are not in the core (coredump_filter, core(5))");
+        (without > 0).then(|| lacks(without))
+    }
+
+    /// Returns the build-id of the module whose ELF header is at an address; empty if it has none or
+    /// the core does not have its first page.
+    pub fn build_id(&self, at: u64) -> Vec<u8> {
+        const NOTE: u64 = 4;
+        const BUILD_ID: u64 = 3;
+        let mut page = [0; HEAD];
+        self.read(at, &mut page);
+        let number = |at: usize, bytes: usize| {
+            let found = page.get(at..at.saturating_add(bytes)).unwrap_or_default();
+            found.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+        };
+        if !page.starts_with(b"\x7fELF\x02") {
+            return Vec::new();
+        }
+        for header in 0..number(56, 2).min(64) as usize {
+            let header = (number(32, 8) as usize).saturating_add(56 * header);
+            if number(header, 4) != NOTE {
+                continue;
+            }
+            let start = number(header.saturating_add(8), 8) as usize;
+            let end = start.saturating_add(number(header.saturating_add(32), 8) as usize).min(HEAD);
+            let mut note = start;
+            while note.saturating_add(12) < end {
+                let (name, content) = (number(note, 4) as usize, number(note + 4, 4) as usize);
+                let from = note.saturating_add(12).saturating_add(name.next_multiple_of(4));
+                if number(note + 8, 4) == BUILD_ID && page[note + 12..].starts_with(b"GNU\0") {
+                    return page.get(from..from.saturating_add(content.min(64))).unwrap_or_default().to_vec();
+                }
+                note = from.saturating_add(content.next_multiple_of(4));
+            }
+        }
+        Vec::new()
+    }
+}
+
+fn is_in(address: u64, (start, end): (u64, u64)) -> bool {
+    (start..end).contains(&address)
+}

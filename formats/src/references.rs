@@ -1,0 +1,19 @@
+//! Which block of a process holds which: finds the words in its memory that are addresses of live
+//! blocks. Recorders do it in a process, readers in a core.
+
+mod blocks;
+mod regions;
+mod search;
+
+pub use blocks::{BlockTable, LiveBlock};
+pub use regions::{Found, Mapping, Regions, StoppedThread};
+pub use search::{Counts, Search};
+
+/// Bits of the addresses that programs have.
+const ADDRESS_BITS: u32 = 48;
+
+/// The memory of a process.
+pub trait Memory: std::fmt::Debug {
+    /// Reads a range, and returns how many of its bytes are there. The others are zeros.
+    fn read(&self, at: u64, out: &mut [u8]) -> u64;
+}

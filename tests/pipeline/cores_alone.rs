@@ -1,0 +1,150 @@
+//! Cores of programs that were not recorded: the blocks of glibc's malloc, and who holds them, as the
+//! program itself says; and what a recording adds.
+
+use super::cores::{are_cores_written, core_in};
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::{Outcome, Program, target};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What `core_heap` prints: its live blocks with their usable bytes, and whether they are lost.
+struct Printed {
+    live: BTreeMap<String, (u64, bool)>,
+    /// The block that it wrote behind.
+    damaged: Option<String>,
+}
+
+impl Printed {
+    fn of(outcome: &Outcome) -> Printed {
+        let mut printed = Printed { live: BTreeMap::new(), damaged: None };
+        for line in outcome.text().lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["free", address, _] => drop(printed.live.remove(address)),
+                ["damaged", address] => printed.damaged = Some(address.into()),
+                [what, address, bytes] => {
+                    let bytes = bytes.parse().expect("a number");
+                    printed.live.insert(address.into(), (bytes, what == "lost"));
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        printed
+    }
+
+    fn lost(&self) -> u64 {
+        self.live.values().filter(|(_, is_lost)| *is_lost).count() as u64
+    }
+
+    fn bytes(&self) -> u64 {
+        self.live.values().map(|(bytes, _)| bytes).sum()
+    }
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = heaptape(arguments).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    answer["processes"][0].clone()
+}
+
+/// Runs `core_heap`; `None` where no core is written.
+fn crashed(way: &str, before: &str) -> Option<(Printed, PathBuf, tempfile::TempDir)> {
+    if !are_cores_written() {
+        eprintln!("cores are not written here");
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = Program::new(target::c("core_heap")).arg(way).folder(folder.path());
+    let printed = Printed::of(&program.after(before).plain());
+    let core = core_in(folder.path());
+    Some((printed, core, folder))
+}
+
+fn root(holds: &Value, name: &str) -> u64 {
+    let roots = holds["roots"].as_array().expect("roots");
+    let found = roots.iter().find(|root| root["name"] == name);
+    found.unwrap_or_else(|| panic!("{name}: {holds:#}"))["blocks"].as_u64().expect("a number")
+}
+
+#[test]
+fn blocks_and_their_holders_are_those_that_the_program_has() {
+    let Some((printed, core, _folder)) = crashed("", "true") else { return };
+    let core = core.to_str().expect("a path");
+    let holds = json(&["holds", "--json", "--top", "100", core])["holds"].clone();
+    // glibc has one for the thread-local data of the thread, by its own calloc.
+    assert_eq!(holds["blocks"], printed.live.len() + 1, "{holds:#}");
+    let more = holds["bytes"].as_u64().expect("bytes") - printed.bytes();
+    assert!((200..1000).contains(&more), "{more} bytes more: {holds:#}");
+    assert_eq!((&holds["lacks"], &holds["lost_blocks"]), (&"".into(), &printed.lost().into()), "{holds:#}");
+    assert_eq!((root(&holds, "global list"), root(&holds, "global large")), (300, 3), "{holds:#}");
+    assert_eq!(root(&holds, "global of_thread"), 100, "{holds:#}");
+    let lost = &holds["lost"][0];
+    assert_eq!((&lost["what"], &lost["times"]), (&"block of 72 bytes".into(), &printed.lost().into()), "{lost:#}");
+    let answer = json(&["core", "--json", core]);
+    assert_eq!(answer["signal"]["name"], "SIGABRT", "{answer:#}");
+    let heap = &answer["heap"];
+    assert_eq!((&heap["live_blocks"], &heap["lost_blocks"]), (&holds["blocks"], &holds["lost_blocks"]), "{heap:#}");
+    assert_eq!((&heap["arenas"], &heap["damage"]), (&2.into(), &Value::Array(Vec::new())), "{heap:#}");
+    let text = heaptape(["leaks", core]).success().text();
+    assert!(text.contains("block of 72 bytes") && text.contains("lost: 2.81 KiB"), "{text}");
+    assert!(text.contains("a core has no stacks and no times"), "{text}");
+}
+
+#[test]
+fn a_damaged_header_is_named_with_the_block_before_it() {
+    let Some((printed, core, _folder)) = crashed("damaged", "true") else { return };
+    let core = core.to_str().expect("a path");
+    let answer = json(&["core", "--json", core]);
+    let damage = &answer["heap"]["damage"];
+    assert_eq!(damage.as_array().map(Vec::len), Some(1), "{answer:#}");
+    assert_eq!(damage[0]["before"]["address"], printed.damaged.clone().expect("a block"), "{answer:#}");
+    assert!(answer["verdict"].as_str().is_some_and(|text| text.contains("0x4141414141414141")), "{answer:#}");
+    // Where the chunk is that cannot be read, there may be blocks that hold others.
+    let holds = json(&["holds", "--json", core])["holds"].clone();
+    assert_eq!((&holds["lacks"], &holds["lost_blocks"]), (&"".into(), &printed.lost().into()), "{holds:#}");
+}
+
+#[test]
+fn a_core_without_all_memory_calls_nothing_lost() {
+    let Some((printed, core, _folder)) = crashed("", "true") else { return };
+    let bytes = std::fs::read(&core).expect("the core");
+    std::fs::write(&core, &bytes[..bytes.len() - 20_000]).expect("cut");
+    let holds = json(&["holds", "--json", core.to_str().expect("a path")])["holds"].clone();
+    assert_eq!(holds["lost_blocks"], 0, "{holds:#}");
+    assert!(holds["lacks"].as_str().is_some_and(|lacks| lacks.contains("the core was cut")), "{holds:#}");
+    assert!(printed.lost() > 0);
+    // Without private memory (core(5)), only the threads are known.
+    let Some((_, core, _folder)) = crashed("", "echo 0x10 > /proc/self/coredump_filter") else { return };
+    let text = heaptape(["core", core.to_str().expect("a path")]).text();
+    assert!(text.starts_with("SIGABRT") && text.contains("no heap of glibc was found"), "{text}");
+    assert!(text.contains("coredump_filter"), "{text}");
+}
+
+#[test]
+fn with_a_recording_the_holders_in_a_core_have_stacks() {
+    if !are_cores_written() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = Program::new(target::c("core_heap")).folder(folder.path()).recorded();
+    let printed = Printed::of(&recording.outcome);
+    let core = core_in(folder.path());
+    let core = core.to_str().expect("a path");
+    let output = recording.heaptape(&["holds", "--json", "--core", core]).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let holds = &answer["processes"][0]["holds"];
+    let blocks = printed.live.len() + 1;
+    assert_eq!((&holds["blocks"], &holds["lost_blocks"]), (&blocks.into(), &printed.lost().into()), "{holds:#}");
+    assert_eq!((root(holds, "global list"), root(holds, "global of_thread")), (300, 100), "{holds:#}");
+    assert!(holds["lost"][0]["stack"].to_string().contains("lose"), "{holds:#}");
+    let text = recording.heaptape(&["leaks", "--all", "--core", core]).success().text();
+    assert!(text.contains("lost: 2.81 KiB") && text.contains("held by global list"), "{text}");
+    // The memory alone shows the same blocks.
+    let alone = json(&["holds", "--json", core])["holds"].clone();
+    assert_eq!((&alone["blocks"], &alone["lost_blocks"]), (&holds["blocks"], &holds["lost_blocks"]), "{alone:#}");
+    // The core of another process is refused.
+    let Some((_, other, _folder)) = crashed("", "true") else { return };
+    let outcome = recording.heaptape(&["holds", "--core", other.to_str().expect("a path")]);
+    assert!(outcome.error().contains("which was not recorded"), "{outcome}");
+}
