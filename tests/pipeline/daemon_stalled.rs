@@ -5,7 +5,7 @@ use heaptape_tests::daemon::Running;
 use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Program, is_root, target, test_env};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// A mount whose server answers some requests only.
@@ -114,4 +114,51 @@ fn program_that_holds_the_lock_of_its_memory_costs_nobody_else_anything() {
     assert!(locks.0.wait().expect("its end").success());
     until("nothing is read any more", || own(&daemon, "stuck_reads") == 0.0);
     drop(other);
+}
+
+fn start_plain(path: &Path, arguments: &[&str]) -> Running {
+    Running(Command::new(path).args(arguments).stdout(Stdio::null()).spawn().expect("it starts"))
+}
+
+/// The thread that attaches looks into the program's files, and must not wait for them for ever.
+#[test]
+fn attach_of_a_program_whose_files_do_not_answer_is_given_up() {
+    let Some(mut mount) = StalledMount::new() else { return };
+    let daemon = Daemon::start(&[]);
+    let stalled = start_plain(&mount.file("program"), &["1000000", "5"]);
+    let other = start_plain(&target::c("leaks_slowly"), &["1000000", "5"]);
+    for _ in 0..2 {
+        let refused = daemon.ctl(&["attach", &stalled.0.id().to_string()]).exits(2);
+        assert!(refused.error().contains("a mount that does not answer"), "{refused}");
+    }
+    let pid = other.0.id().to_string();
+    daemon.ctl(&["attach", &pid]).success();
+    until("the other one is recorded", || daemon.list("leaks_slowly").len() == 1);
+    daemon.ctl(&["detach", &pid]).success();
+    mount.end();
+    until("nothing is read any more", || own(&daemon, "stuck_reads") == 0.0);
+    drop((stalled, other));
+}
+
+/// A thread that nothing interrupts cannot be stopped, and all others must stand still meanwhile.
+#[test]
+fn attach_of_a_program_that_waits_for_a_file_is_given_up() {
+    let Some(mount) = StalledMount::new() else { return };
+    let daemon = Daemon::start(&[]);
+    let file = mount.file("program").display().to_string();
+    let mut waits = start_plain(&target::c("waits_for_a_file"), &[&file]);
+    // Ended before the program, which does not end while it waits.
+    let mut mount = mount;
+    let reads = |thread: std::fs::DirEntry| {
+        std::fs::read_to_string(thread.path().join("syscall")).is_ok_and(|text| text.starts_with("17 "))
+    };
+    let threads = format!("/proc/{}/task", waits.0.id());
+    until("a thread reads", || std::fs::read_dir(&threads).is_ok_and(|all| all.flatten().any(reads)));
+    let refused = daemon.ctl(&["attach", &waits.0.id().to_string()]).exits(2);
+    assert!(refused.error().contains("a thread does not stop (it waits in the kernel"), "{refused}");
+    assert!(waits.0.try_wait().expect("its state").is_none(), "it goes on");
+    let other = start_plain(&target::c("leaks_slowly"), &["1000000", "5"]);
+    daemon.ctl(&["attach", &other.0.id().to_string()]).success();
+    mount.end();
+    drop((waits, other));
 }

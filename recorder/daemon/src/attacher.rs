@@ -8,12 +8,13 @@
 use super::config::Rule;
 use super::control::Wake;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use heaptape_recorder::os::aside::{self, Owner, Stuck};
 use heaptape_recorder::os::clock::Clock;
 use heaptape_recorder::os::crash;
 use heaptape_recorder::run::admission::{LAST_HOOKS, RunningProcess};
 use heaptape_recorder::run::running_process::{self, AttachError, Stops, Target};
 use heaptape_recorder::session::options::Options;
-use heaptape_recorder::target::proc::{self, Process};
+use heaptape_recorder::target::proc;
 use heaptape_recorder::target::untraced;
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -30,6 +31,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(30);
 const MIN_AGE: Duration = Duration::from_secs(2);
 /// Maximum number of processes that one search returns.
 const MAX_FOUND: usize = 16;
+/// Time in which the allocator of a process is found: large programs take seconds.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time in which all processes are left when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -214,12 +217,24 @@ impl Worker {
         let _ = self.wake.as_ref().write(&[1]);
     }
 
+    /// Looks for the allocator of a process. Its files may be on a mount that does not answer, for
+    /// which this thread must not wait for ever.
+    fn find(&self, pid: u32) -> Result<Target, AttachError> {
+        let library = self.library;
+        let owner = Owner { pid, uid: proc::owner(pid).unwrap_or_default() }.around();
+        let found = aside::call_for(SEARCH_TIMEOUT, owner, move || Target::find(pid, library, &[]));
+        found.unwrap_or_else(|Stuck| {
+            let why = "its files or its memory cannot be read: they may be on a mount that does not answer";
+            Err(AttachError::Unsuitable(why.into()))
+        })
+    }
+
     fn attach(&mut self, pid: u32, options: &Options) {
         let identity = ProcessId::of(pid);
         let stopping = || AttachError::Unsuitable("the daemon is stopping".into());
         let found = match self.is_stopping.load(Relaxed) {
             true => Err(stopping()),
-            false => Target::find(pid, self.library, &[]),
+            false => self.find(pid),
         };
         // The search for the allocator takes longest.
         let found = found.and_then(|target| if self.is_stopping.load(Relaxed) { Err(stopping()) } else { Ok(target) });
@@ -292,7 +307,9 @@ struct ProcessId {
 
 impl ProcessId {
     fn of(pid: u32) -> ProcessId {
-        ProcessId { pid, start_ticks: proc::start_ticks(pid).unwrap_or(0), program: untraced::program(pid) }
+        let owner = Owner { pid, uid: proc::owner(pid).unwrap_or_default() };
+        let program = aside::call(owner, move || untraced::program(pid)).unwrap_or_default();
+        ProcessId { pid, start_ticks: proc::start_ticks(pid).unwrap_or(0), program }
     }
 }
 
@@ -338,12 +355,15 @@ impl History {
         let selected = others.filter(|&pid| {
             let name = proc::name(pid);
             let is_wanted = search.rules.iter().find(|rule| rule.name.matches(&name)).is_some_and(|rule| rule.attach);
-            is_wanted
-                && (search.serves_all || proc::owner(pid) == Some(own_uid))
-                && proc::age(pid).is_some_and(|age| age >= MIN_AGE)
-                && !Process::read(pid).exe.is_empty()
-                && untraced::program(pid) != own_program
-                && self.may_be_tried(ProcessId::of(pid), now)
+            if !is_wanted
+                || !(search.serves_all || proc::owner(pid) == Some(own_uid))
+                || proc::age(pid).is_none_or(|age| age < MIN_AGE)
+            {
+                return false;
+            }
+            // A process without a program is a thread of the kernel, or cannot be looked into.
+            let id = ProcessId::of(pid);
+            id.program.is_some() && id.program != own_program && self.may_be_tried(id, now)
         });
         selected.take(MAX_FOUND).collect()
     }

@@ -8,7 +8,7 @@ use super::disk::Disk;
 use super::log_limit::LogLimit;
 use super::peer::Peer;
 use super::protocol::{self, Request, Response};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use heaptape_recorder::os::{crash, poll};
 use heaptape_recorder::target::proc;
 use nix::sys::socket::getsockopt;
@@ -88,9 +88,12 @@ pub(crate) fn send_request(requests: &Sender<ControlRequest>, wake: &Wake, reque
             let response = completed(&done, count).unwrap_or(response);
             check.error().into_iter().fold(response, Response::with_error)
         }
-        Ok(Answer::Later(response)) => {
-            response.recv_timeout(EXECUTION_TIMEOUT).unwrap_or_else(|_| Response::error("the process has ended"))
-        }
+        Ok(Answer::Later(response)) => response.recv_timeout(EXECUTION_TIMEOUT).unwrap_or_else(|error| {
+            Response::error(match error {
+                RecvTimeoutError::Timeout => "not done within a minute; `heaptape daemon list` shows when it is",
+                RecvTimeoutError::Disconnected => "the process has ended",
+            })
+        }),
         Ok(Answer::Refused(why)) => Response::error(why),
         Err(_) => Response::error("the daemon did not answer"),
     }

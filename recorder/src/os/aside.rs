@@ -31,6 +31,18 @@ pub struct Owner {
     pub uid: u32,
 }
 
+/// Distinguishes calls that make others. No process has a number with this bit.
+const AROUND: u32 = 1 << 31;
+
+impl Owner {
+    /// Returns the owner of a call that makes others for the same process, which must not be refused
+    /// because this one takes long.
+    #[must_use]
+    pub fn around(self) -> Owner {
+        Owner { pid: self.pid | AROUND, ..self }
+    }
+}
+
 /// The call does not return, or one before it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck;
@@ -136,7 +148,8 @@ pub fn call_for<T: Send + 'static>(
 /// Returns the owners of the calls that do not return, with the time since they were made.
 pub fn stuck() -> Vec<(Owner, Duration)> {
     let calls = calls();
-    let all = calls.running.values().map(|(owner, since)| (*owner, since.elapsed()));
+    let process = |owner: &Owner| Owner { pid: owner.pid & !AROUND, ..*owner };
+    let all = calls.running.values().map(|(owner, since)| (process(owner), since.elapsed()));
     all.filter(|(_, time)| *time >= PATIENCE).collect()
 }
 

@@ -418,7 +418,7 @@ impl Target {
         mut change: impl FnMut(&mut StoppedThreads) -> Result<(), AttachError> + Send,
     ) -> Result<Stops, AttachError> {
         let mut stops = Stops::default();
-        let mut tries = 0;
+        let (mut tries, mut stuck_tries) = (0, 0);
         let mut one_is_in_kernel = false;
         loop {
             let limit = purpose.limit(tries, one_is_in_kernel);
@@ -435,13 +435,13 @@ impl Target {
                 stops.all = stops.all.max(stopped.since.elapsed());
                 stops.threads = stopped.threads.len();
                 if result.is_err() || one_is_in_kernel {
-                    stopped.release();
+                    stuck_tries = if stopped.release() { 0 } else { stuck_tries + 1 };
                 }
                 result
             });
             match result {
                 Ok(()) => return Ok(stops),
-                Err(error) if purpose.may_try_again(&error, tries) => {
+                Err(error) if purpose.may_try_again(&error, tries, stuck_tries) => {
                     tries += 1;
                     std::thread::sleep(TRY_PAUSE);
                 }

@@ -10,6 +10,9 @@ const MAX_HOOK_TRIES: u32 = 100;
 /// How often a stop is tried to restore the functions, which must not fail because a machine is
 /// busy.
 const MAX_RESTORE_TRIES: u32 = 50;
+/// After how many tries in a row in which a thread did not stop for a whole second no jumps are
+/// written: it may wait for a file system that never answers.
+const MAX_STUCK_TRIES: u32 = 10;
 /// The try to restore from which on each limit is twice the one before.
 const PATIENT_TRY: u32 = 40;
 /// The milliseconds in which all threads must stop, for one try after the other; the last one holds
@@ -44,10 +47,12 @@ impl Purpose {
         }
     }
 
-    /// Returns whether a further try may succeed after this error.
-    pub(crate) fn may_try_again(self, error: &AttachError, tries: u32) -> bool {
+    /// Returns whether a further try may succeed after this error. In the last `stuck_tries` a thread
+    /// did not stop at all.
+    pub(crate) fn may_try_again(self, error: &AttachError, tries: u32, stuck_tries: u32) -> bool {
         let may_pass = match error {
-            AttachError::Unsafe | AttachError::Stop(StopError::Late) => true,
+            AttachError::Unsafe => true,
+            AttachError::Stop(StopError::Late) => self == Purpose::Restore || stuck_tries < MAX_STUCK_TRIES,
             // The kernel has ended it, because it took too long; or the tracer of a command that was
             // killed finishes its step. We have the right, since the memory was opened before.
             AttachError::Killed | AttachError::Stop(StopError::Trace(Errno::EPERM)) => self == Purpose::Restore,
@@ -73,7 +78,15 @@ mod tests {
     #[test]
     fn a_restore_waits_for_another_tracer() {
         let other = AttachError::Stop(StopError::Trace(Errno::EPERM));
-        assert!(Purpose::Restore.may_try_again(&other, 0) && !Purpose::Hook.may_try_again(&other, 0));
-        assert!(!Purpose::Restore.may_try_again(&other, MAX_RESTORE_TRIES));
+        assert!(Purpose::Restore.may_try_again(&other, 0, 0) && !Purpose::Hook.may_try_again(&other, 0, 0));
+        assert!(!Purpose::Restore.may_try_again(&other, MAX_RESTORE_TRIES, 0));
+    }
+
+    #[test]
+    fn thread_that_never_stops_is_not_waited_for_to_write_jumps() {
+        let late = AttachError::Stop(StopError::Late);
+        assert!(Purpose::Hook.may_try_again(&late, 20, MAX_STUCK_TRIES - 1));
+        assert!(!Purpose::Hook.may_try_again(&late, 20, MAX_STUCK_TRIES));
+        assert!(Purpose::Restore.may_try_again(&late, 20, MAX_STUCK_TRIES), "its functions must not stay hooked");
     }
 }

@@ -235,18 +235,20 @@ impl StoppedThreads {
 
     /// Lets all threads go after a stop that failed: first those that are stopped, and then each
     /// other one when it has stopped. If it were let go before, its system call would report an
-    /// interruption that no signal explains.
-    pub(crate) fn release(mut self) {
+    /// interruption that no signal explains. Returns whether all of them have stopped by then.
+    pub(crate) fn release(mut self) -> bool {
         let deadline = Instant::now() + STRAGGLER_TIMEOUT;
         let mut stopping = std::mem::take(&mut self.stopping).into_iter();
+        let mut is_complete = true;
         loop {
             for thread in self.threads.drain(..) {
                 // A thread that has ended needs no release.
                 let _ = ptrace::resume(thread.tid, Resume::Detach, thread.stop.signal());
             }
-            let Some(tid) = stopping.next() else { break };
-            if let Ok(stop) = ptrace::wait(tid, deadline) {
-                let _ = self.add(tid, stop);
+            let Some(tid) = stopping.next() else { return is_complete };
+            match ptrace::wait(tid, deadline) {
+                Ok(stop) => drop(self.add(tid, stop)),
+                Err(_) => is_complete = false,
             }
         }
     }
