@@ -319,6 +319,7 @@ impl ProcessRecording {
     /// Adds a loss to the tape, or to the losses of its thread.
     fn add_loss(&mut self, loss: Option<Loss>) {
         let Some(loss) = loss else { return };
+        self.growth.note_loss();
         if self.output.has_events() {
             return self.output.push(TapeRecord::Loss(loss));
         }

@@ -1,11 +1,15 @@
 //! The history of the call sites of a process: the live blocks and bytes of each at up to 16 points
 //! in time. The points are equally spaced: when all are in use, every second one is removed, and
 //! from then on the interval is doubled. So a profile without events shows which sites grow.
+//!
+//! After a loss of events only growth since then is certain, and a process that has run for a month
+//! has a point every two days. So there are as many points again since the last loss.
 
 use crate::heap::profile::{Profile, SiteLive};
 use formats::tape::field::Added;
 use formats::tape::{self, SiteErrors, SiteHistory};
 use std::cmp::Reverse;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Number of points at which every second one is removed.
@@ -45,40 +49,27 @@ struct Point {
     errors: Vec<u64>,
 }
 
-/// The history of the call sites of one process.
+/// Equally spaced points since some time.
 #[derive(Debug)]
-pub(crate) struct GrowthHistory {
+struct Series {
     interval: Duration,
     next: Instant,
-    points: Vec<Point>,
+    points: Vec<Arc<Point>>,
 }
 
-impl Default for GrowthHistory {
+impl Default for Series {
     fn default() -> Self {
-        GrowthHistory {
-            interval: FIRST_INTERVAL,
-            next: Instant::now() + FIRST_INTERVAL,
-            points: Vec::with_capacity(MAX_POINTS),
-        }
+        Series { interval: FIRST_INTERVAL, next: Instant::now() + FIRST_INTERVAL, points: Vec::new() }
     }
 }
 
-impl GrowthHistory {
-    /// Returns whether the next point is due.
-    pub(crate) fn is_due(&self) -> bool {
+impl Series {
+    fn is_due(&self) -> bool {
         Instant::now() >= self.next
     }
 
-    /// Adds a point with the live blocks of all sites, of which `all` is the sum. `error` returns
-    /// the standard error of a site's bytes, if they are estimates.
-    pub(crate) fn add_point(&mut self, tick: u64, profile: &Profile, all: LiveSum, error: Option<impl Fn(u32) -> u64>) {
-        let of = |SiteLive { site, blocks, bytes }: SiteLive| {
-            let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-            LiveSite { site, blocks, bytes }
-        };
-        let live: Vec<LiveSite> = profile.live().take(MAX_SITES).map(of).collect();
-        let errors = error.map(|error| live.iter().map(|one| error(one.site)).collect()).unwrap_or_default();
-        self.points.push(Point { tick, all, live, errors });
+    fn add(&mut self, point: &Arc<Point>) {
+        self.points.push(Arc::clone(point));
         if self.points.len() == MAX_POINTS {
             let mut number = 0;
             self.points.retain(|_| {
@@ -91,33 +82,87 @@ impl GrowthHistory {
         self.next = (self.next + self.interval).max(Instant::now() + self.interval / 2);
     }
 
+    fn middle(&self) -> Option<&Point> {
+        self.points.get(self.points.len() / 2).filter(|_| self.points.len() >= MIN_POINTS).map(Arc::as_ref)
+    }
+}
+
+/// The history of the call sites of one process.
+#[derive(Debug, Default)]
+pub(crate) struct GrowthHistory {
+    all: Series,
+    /// What was added since the last loss of events, if there was one.
+    since_loss: Option<Series>,
+}
+
+impl GrowthHistory {
+    /// Returns whether the next point is due.
+    pub(crate) fn is_due(&self) -> bool {
+        self.all.is_due() || self.since_loss.as_ref().is_some_and(Series::is_due)
+    }
+
+    /// Notes that events are lost: the points since the last loss begin anew.
+    pub(crate) fn note_loss(&mut self) {
+        self.since_loss = Some(Series::default());
+    }
+
+    /// Returns all points, oldest first. Those since the last loss follow the second one at the
+    /// earliest: the first two tell where the history begins.
+    fn points(&self) -> Vec<&Point> {
+        let mut points: Vec<&Point> = self.all.points.iter().map(Arc::as_ref).collect();
+        if let Some(second) = points.get(1).map(|point| point.tick) {
+            let more = self.since_loss.iter().flat_map(|series| &series.points);
+            points.extend(more.map(Arc::as_ref).filter(|point| point.tick > second));
+            points.sort_by_key(|point| point.tick);
+            points.dedup_by_key(|point| point.tick);
+        }
+        points
+    }
+
+    /// Adds a point with the live blocks of all sites, of which `all` is the sum. `error` returns
+    /// the standard error of a site's bytes, if they are estimates.
+    pub(crate) fn add_point(&mut self, tick: u64, profile: &Profile, all: LiveSum, error: Option<impl Fn(u32) -> u64>) {
+        let of = |SiteLive { site, blocks, bytes }: SiteLive| {
+            let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+            LiveSite { site, blocks, bytes }
+        };
+        let live: Vec<LiveSite> = profile.live().take(MAX_SITES).map(of).collect();
+        let errors = error.map(|error| live.iter().map(|one| error(one.site)).collect()).unwrap_or_default();
+        let point = Arc::new(Point { tick, all, live, errors });
+        let due = std::iter::once(&mut self.all).chain(&mut self.since_loss).filter(|series| series.is_due());
+        due.for_each(|series| series.add(&point));
+    }
+
     /// Returns the memory that the history takes, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let of = |point: &Point| point.live.capacity() * size_of::<LiveSite>() + point.errors.capacity() * 8;
-        self.points.iter().map(|point| of(point) as u64).sum()
+        self.points().into_iter().map(|point| of(point) as u64).sum()
     }
 
-    /// Returns the history of the sites that hold more now than at the middle point; `None` while
-    /// there are too few points.
+    /// Returns the history of the sites that hold more now than at the middle point, of all or of
+    /// those since the last loss; `None` while there are too few points.
     pub(crate) fn record(&self, profile: &Profile) -> Option<tape::History> {
-        let middle = self.points.get(self.points.len() / 2).filter(|_| self.points.len() >= MIN_POINTS)?;
+        let middle = self.all.middle()?;
+        let since_loss = self.since_loss.as_ref().and_then(Series::middle).unwrap_or(middle);
+        let points = self.points();
         let of = |point: &Point, site: u32| {
             let found = point.live.binary_search_by_key(&site, |live| live.site);
             found.map_or((0, 0), |index| (u64::from(point.live[index].blocks), point.live[index].bytes))
         };
         let grew = |SiteLive { site, bytes, .. }: SiteLive| {
-            let more = bytes.saturating_sub(of(middle, site).1);
+            let before = of(middle, site).1.min(of(since_loss, site).1);
+            let more = bytes.saturating_sub(before);
             (more > 0).then_some((Reverse(more), site))
         };
         let mut sites: Vec<(Reverse<u64>, u32)> = profile.live().take(MAX_SITES).filter_map(grew).collect();
         sites.sort_unstable();
         sites.truncate(MAX_REPORTED_SITES);
         let row = |(_, site): (Reverse<u64>, u32)| {
-            let (blocks, bytes) = self.points.iter().map(|point| of(point, site)).unzip();
+            let (blocks, bytes) = points.iter().map(|point| of(point, site)).unzip();
             SiteHistory { site, blocks, bytes }
         };
-        let ticks = self.points.iter().map(|point| point.tick).collect();
-        let (live_blocks, live_bytes) = self.points.iter().map(|point| (point.all.blocks, point.all.bytes)).unzip();
+        let ticks = points.iter().map(|point| point.tick).collect();
+        let (live_blocks, live_bytes) = points.iter().map(|point| (point.all.blocks, point.all.bytes)).unzip();
         Some(tape::History {
             ticks,
             sites: sites.into_iter().map(row).collect(),
@@ -132,8 +177,9 @@ impl GrowthHistory {
             let found = point.live.binary_search_by_key(&site, |live| live.site).ok();
             found.and_then(|index| point.errors.get(index)).copied().unwrap_or(0)
         };
+        let points = self.points();
         let errors = |site: u32| {
-            let bytes = self.points.iter().map(|point| at(point, site)).chain([now(site)]).collect();
+            let bytes = points.iter().map(|point| at(point, site)).chain([now(site)]).collect();
             SiteErrors { site, bytes }
         };
         tape::HistoryErrors { sites: history.sites.iter().map(|row| errors(row.site)).collect() }
@@ -144,6 +190,45 @@ impl GrowthHistory {
 mod tests {
     use super::*;
     use crate::heap::profile::CountedBlock;
+
+    /// Adds a point that is due.
+    fn add(history: &mut GrowthHistory, profile: &Profile, tick: u64) {
+        for series in std::iter::once(&mut history.all).chain(&mut history.since_loss) {
+            series.next = Instant::now();
+        }
+        let totals = profile.totals();
+        let all = LiveSum { blocks: totals.live_blocks, bytes: totals.live_bytes };
+        history.add_point(tick, profile, all, Some(|site: u32| u64::from(site) * tick));
+    }
+
+    /// A process that has run for long has few points, but some seconds after a loss it can be judged.
+    #[test]
+    fn points_since_a_loss_are_a_second_apart() {
+        let (mut history, mut profile) = (GrowthHistory::default(), Profile::default());
+        profile.grow(3);
+        for day in 1..=10 {
+            profile.alloc(CountedBlock::whole(1, 1000), day * 86_400);
+            add(&mut history, &profile, day * 86_400);
+        }
+        for loss in [900_000, 900_100] {
+            history.note_loss();
+            for tick in loss + 1..=loss + 8 {
+                profile.alloc(CountedBlock::whole(2, 10), tick);
+                history.all.next = Instant::now() + Duration::from_secs(1000);
+                let series = history.since_loss.as_mut().expect("there was a loss");
+                series.next = Instant::now();
+                let all = LiveSum::default();
+                history.add_point(tick, &profile, all, Some(|site: u32| u64::from(site)));
+            }
+        }
+        let recorded = history.record(&profile).expect("there are enough points");
+        let days = (1..=10).map(|day| day * 86_400);
+        assert_eq!(recorded.ticks, days.chain(900_101..=900_108).collect::<Vec<_>>(), "those of the last loss");
+        let row = recorded.sites.iter().find(|row| row.site == 2).expect("it has grown since the loss");
+        assert_eq!(row.blocks[9..], [0, 9, 10, 11, 12, 13, 14, 15, 16]);
+        let errors = history.errors(&recorded, |_| 0);
+        assert_eq!(errors.sites[0].bytes.len(), recorded.ticks.len() + 1);
+    }
 
     #[test]
     fn points_are_equally_spaced_for_any_length() {
@@ -159,12 +244,10 @@ mod tests {
             profile.alloc(CountedBlock::whole(3, 7), tick);
             profile.free(CountedBlock::whole(3, 7));
             // One point for each interval.
-            if tick % history.interval.as_secs() == 0 {
-                let totals = profile.totals();
-                let all = LiveSum { blocks: totals.live_blocks, bytes: totals.live_bytes };
-                history.add_point(tick, &profile, all, Some(|site: u32| u64::from(site) * tick));
+            if tick % history.all.interval.as_secs() == 0 {
+                add(&mut history, &profile, tick);
             }
-            assert!(history.points.len() < MAX_POINTS);
+            assert!(history.points().len() < MAX_POINTS);
         }
         let recorded = history.record(&profile).unwrap_or_default();
         assert_eq!(recorded.ticks, [8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96]);

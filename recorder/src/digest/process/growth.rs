@@ -99,6 +99,11 @@ impl Growth {
         Some((history, errors))
     }
 
+    /// Notes that events are lost: what is certain is the history since then.
+    pub(crate) fn note_loss(&mut self) {
+        self.history.note_loss();
+    }
+
     /// Forgets the history, since the sums are reset.
     pub(crate) fn reset_history(&mut self) {
         self.history = GrowthHistory::default();
