@@ -7,7 +7,7 @@
 //! killed daemon left open is sealed as it is by the next one.
 
 use super::clients::Ended;
-use super::clock_jumps::{ClockJumps, since_boot};
+use super::clock_jumps::WallClock;
 use super::config::Keep;
 use super::dcpi_profiles::{DcpiProfiles, Host};
 use super::disk::Disk;
@@ -114,12 +114,18 @@ pub(crate) struct Archive {
     left_open: Vec<PathBuf>,
     saver: Option<Arc<Saver>>,
     sizes: Sizes,
-    clock_jumps: ClockJumps,
+    wall_clock: Arc<WallClock>,
 }
 
 impl Archive {
     /// Creates the archive of a state folder. Epochs that earlier daemons left open are sealed.
-    pub(crate) fn new(state: &Path, keep: Keep, disk: Arc<Disk>, saver: Option<Arc<Saver>>) -> Archive {
+    pub(crate) fn new(
+        state: &Path,
+        keep: Keep,
+        disk: Arc<Disk>,
+        wall_clock: Arc<WallClock>,
+        saver: Option<Arc<Saver>>,
+    ) -> Archive {
         let host = proc::host();
         let mut left_open: Vec<PathBuf> = retention::epochs(state).into_iter().map(|found| found.dir).collect();
         left_open.retain(|dir| !seal_left_open(dir));
@@ -133,7 +139,7 @@ impl Archive {
             unsealed: VecDeque::new(),
             left_open,
             sizes: Sizes::new(),
-            clock_jumps: ClockJumps::default(),
+            wall_clock,
             saver,
         }
     }
@@ -299,9 +305,8 @@ impl Archive {
         let open: Vec<&Path> = self.open.iter().map(|open| open.epoch.dir.as_path()).collect();
         let before: Vec<(u32, Arc<Quota>, u64)> =
             self.disk.quotas().iter().map(|(uid, quota)| (*uid, Arc::clone(quota), quota.written())).collect();
-        let now = clock::unix_ns();
-        let is_believable = self.clock_jumps.is_believable(since_boot(), Duration::from_nanos(now));
-        let (now, age) = (now / 1_000_000_000, if is_believable { self.keep.age } else { Duration::MAX });
+        let now = clock::unix_ns() / 1_000_000_000;
+        let age = if self.wall_clock.time_without_jump().is_none() { self.keep.age } else { Duration::MAX };
         let aged = Keep { age, ..self.keep };
         let free = || {
             let file_system = nix::sys::statvfs::statvfs(&self.state).ok()?;

@@ -7,6 +7,7 @@ use heaptape_recorder::os::clock;
 use heaptape_recorder::os::permissions::make_folder;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Number of characters of a name that denote the minute.
 const MINUTE_DIGITS: usize = 12;
@@ -26,22 +27,24 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// Starts an epoch: creates its folder.
-    pub(crate) fn begin(state: &Path, uid: u32, reader: Option<u32>) -> io::Result<Epoch> {
+    /// Starts an epoch: creates its folder. It is named by the time `named` since 1970 if the clock
+    /// cannot be believed.
+    pub(crate) fn begin(state: &Path, uid: u32, reader: Option<u32>, named: Option<Duration>) -> io::Result<Epoch> {
         let own = state.join(uid.to_string());
         make_folder(&own, reader)?;
         let started_unix_ns = clock::unix_ns();
         let last = std::fs::read_dir(&own)?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let last = last.filter(|name| is_epoch(name)).max();
-        let name = name_after(last.as_deref(), &minute(started_unix_ns)).ok_or(io::ErrorKind::AlreadyExists)?;
+        let name = name_after(last.as_deref(), &minute(named.unwrap_or(Duration::from_nanos(started_unix_ns))))
+            .ok_or(io::ErrorKind::AlreadyExists)?;
         let dir = own.join(name);
         make_folder(&dir, reader)?;
         Ok(Epoch { uid, reader, dir, started_unix_ns })
     }
 }
 
-fn minute(unix_ns: u64) -> String {
-    let Date { year, month, day, hour, minute, .. } = Date::from_unix(unix_ns / 1_000_000_000);
+fn minute(time: Duration) -> String {
+    let Date { year, month, day, hour, minute, .. } = Date::from_unix(time.as_secs());
     format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}")
 }
 
@@ -100,7 +103,7 @@ mod tests {
     #[test]
     fn removed_name_is_not_used_again() {
         let state = tempfile::tempdir().expect("a folder");
-        let begin = || Epoch::begin(state.path(), 7, None).expect("an epoch");
+        let begin = || Epoch::begin(state.path(), 7, None, None).expect("an epoch");
         let epochs = [begin(), begin(), begin()];
         std::fs::remove_dir(&epochs[0].dir).expect("the first");
         let next = begin();

@@ -3,6 +3,7 @@
 
 use super::archive::{Archive, ArchiveCommand, KeptFlight};
 use super::clients::Ended;
+use super::clock_jumps::WallClock;
 use super::config::{Config, Keep};
 use super::control;
 use super::disk::Disk;
@@ -86,6 +87,7 @@ pub(crate) struct Epochs {
     archive: Sender<ArchiveCommand>,
     archive_thread: Option<JoinHandle<()>>,
     disk: Arc<Disk>,
+    wall_clock: Arc<WallClock>,
     /// Stored names of the programs of each user.
     names: HashMap<u32, Arc<NameStore>>,
     counters: Counters,
@@ -95,7 +97,8 @@ impl Epochs {
     /// Starts the thread of the archive. Epochs that earlier daemons left open are sealed.
     pub(crate) fn start(config: &Config, saver: Option<Arc<Saver>>) -> io::Result<Epochs> {
         let (state, keep, disk) = (config.state.clone(), config.keep(), Arc::new(Disk::default()));
-        let archive = Archive::new(&state, keep, Arc::clone(&disk), saver);
+        let wall_clock = Arc::<WallClock>::default();
+        let archive = Archive::new(&state, keep, Arc::clone(&disk), Arc::clone(&wall_clock), saver);
         let (sender, commands) = unbounded();
         let archive_thread = crash::spawn("archive", move || archive.run(&commands))?;
         Ok(Epochs {
@@ -108,6 +111,7 @@ impl Epochs {
             archive: sender,
             archive_thread: Some(archive_thread),
             disk,
+            wall_clock,
             names: HashMap::new(),
             counters: Counters::default(),
         })
@@ -130,12 +134,13 @@ impl Epochs {
     /// Starts an epoch of a user.
     fn begin(&mut self, uid: u32) -> io::Result<Arc<Epoch>> {
         let (state, serves_all) = (self.state.clone(), self.serves_all);
+        let named = self.wall_clock.time_without_jump();
         let make = move || {
             if control::is_gone(&state) {
                 make_state_folder(&state, serves_all)?;
             }
             let own = nix::unistd::geteuid().as_raw();
-            Epoch::begin(&state, uid, (uid != own).then_some(uid))
+            Epoch::begin(&state, uid, (uid != own).then_some(uid), named)
         };
         // A disk that does not answer, e.g. a frozen one, must not stop the service.
         let owner = Owner { pid: std::process::id(), uid };
