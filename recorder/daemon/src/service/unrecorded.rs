@@ -52,10 +52,15 @@ impl Service {
             }
             match self.held(orphan) {
                 Ok(held) => {
-                    self.adopted += 1;
-                    let name = held.about.name.escape_debug();
-                    tracing::info!("process {pid} ({name}) is recorded again: its daemon ended without passing it on");
+                    let name = held.about.name.escape_debug().to_string();
                     admission::resume(self, held);
+                    // An area whose recording was ended is refused, and named.
+                    if self.serves(pid) {
+                        self.adopted += 1;
+                        tracing::info!(
+                            "process {pid} ({name}) is recorded again: its daemon ended without passing it on"
+                        );
+                    }
                 }
                 Err(error) => {
                     let needs = match error.kind() {
