@@ -73,3 +73,14 @@ fn forks_of_handlers_inside_hooks_are_recorded() {
     }
     torture::passed(17, "forks in signal handlers", 4 * forks);
 }
+
+/// Signals wait while a program that is to be started is inspected, and their handlers run right
+/// after that, inside the library.
+#[test]
+fn handlers_inside_starts_of_programs_have_whole_stacks() {
+    for how in ["execv", "syscall"] {
+        let program = Program::new(target::c("signals_in_starts")).args([how, "1000"]);
+        let recording = program.recorded().complete();
+        assert!(recording.report().only("signals_in_starts").allocs >= 1000, "{how}");
+    }
+}

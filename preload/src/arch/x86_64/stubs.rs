@@ -308,9 +308,14 @@ macro_rules! numbered_stub {
 macro_rules! numbered_frame {
     ($target:path) => {
         core::arch::naked_asm!(
+            ".cfi_startproc",
             "push rax", "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi",
+            ".cfi_adjust_cfa_offset 56",
             "mov rdi, rsp", "mov esi, r11d", "call {target}", "mov r11, rax",
-            "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9", "pop rax", "jmp r11",
+            "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9", "pop rax",
+            ".cfi_adjust_cfa_offset -56",
+            "jmp r11",
+            ".cfi_endproc",
             target = sym $target)
     };
 }
@@ -353,6 +358,7 @@ macro_rules! mapping_frame {
 macro_rules! syscall_stub {
     ($watched:path, $next:path) => {
         core::arch::naked_asm!(
+            ".cfi_startproc",
             "endbr64",
             "cmp edi, {clone}", "je 3f",
             "cmp edi, {fork}", "je 3f",
@@ -366,13 +372,16 @@ macro_rules! syscall_stub {
             "jmp r11",
             "3:",
             "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi", "push rax",
+            ".cfi_adjust_cfa_offset 56",
             "mov rdi, rsp",
             "call {watched}",
             "test eax, eax",
             // These change no flags.
             "pop rax", "pop rdi", "pop rsi", "pop rdx", "pop rcx", "pop r8", "pop r9",
+            ".cfi_adjust_cfa_offset -56",
             "jz 2b",
             "ret",
+            ".cfi_endproc",
             clone = const libc::SYS_clone, fork = const libc::SYS_fork, prctl = const libc::SYS_prctl,
             seccomp = const libc::SYS_seccomp, clone3 = const libc::SYS_clone3, execve = const libc::SYS_execve,
             execveat = const libc::SYS_execveat, next = sym $next, watched = sym $watched)
