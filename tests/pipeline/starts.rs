@@ -176,6 +176,25 @@ fn sanitized_program_is_known_without_a_free_descriptor() {
     }
 }
 
+/// A program whose attach failed, or that the user left out, must not pass the library on to one with
+/// a sanitizer either.
+#[test]
+fn sanitized_program_runs_where_its_parent_is_not_recorded() {
+    let folder = test_env::folder();
+    let sanitized = sanitized(folder.path(), "address");
+    for (option, limit, named) in
+        [("--only=none", "", 0), ("--stacks=none", "ulimit -Sn 4;", 1), ("--stacks=none", "ulimit -Sv 6000;", 1)]
+    {
+        let line = format!("{limit} sh -c 'ulimit -Sv unlimited; {} 5; echo $?'; :", sanitized.display());
+        let program = Program::shell(&line);
+        let plain = program.plain().success();
+        assert_eq!(plain.text(), "5\n", "{limit}");
+        let recording = program.option(option).recorded();
+        same(&plain, &recording.outcome);
+        assert_eq!(recording.not_traced("exits").len(), named, "{limit}: {:#?}", recording.about());
+    }
+}
+
 /// libc's `syscall` starts a program as its `execve` does: one with a sanitizer must not get the library,
 /// and the loader must not complain that it is not in another root.
 #[test]

@@ -18,9 +18,9 @@ use heaptape_wire::hello::{
 use heaptape_wire::limits::{ATTACH_MS, ENV_ATTACH_MS, ENV_FILTERS, ENV_SOCKET, MAX_ATTACH_MS};
 use heaptape_wire::{Header, WIRE_MINOR};
 
-/// Whether this process, or the one that it was forked from, could not reach the recorder. Programs
+/// Whether the attach of this process, or of the one that it was forked from, has failed. Programs
 /// that it starts are inspected all the same.
-static IS_UNREACHABLE: AtomicBool = AtomicBool::new(false);
+static IS_LEFT_OUT: AtomicBool = AtomicBool::new(false);
 /// Whether this process, or the one that it was forked from, has given up its attach: the recorder
 /// did not answer in time, or had no space.
 static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
@@ -46,6 +46,7 @@ pub(crate) fn area() -> Option<Area> {
         if sys::environment(ENV_SOCKET).is_some() && !may_attach() {
             sys::forbid(Need::EVERYTHING);
             session::close();
+            IS_LEFT_OUT.store(true, Release);
         }
     }
     session::area_or_attach(attach)
@@ -66,18 +67,19 @@ pub(crate) fn use_new_memory() {
     USE_NEW_MEMORY.store(true, Relaxed);
 }
 
-/// Returns the path of the socket, if this process or the one that it was forked from has a
-/// session, or could not reach the recorder.
+/// Returns the path of the socket, if there was an attempt to attach in this process or the one that
+/// it was forked from.
 pub(crate) fn socket_path() -> Option<&'static CStr> {
-    // SAFETY: the path was written before LIVE and before IS_UNREACHABLE, and is not written again.
+    // SAFETY: the path was written before LIVE and before IS_LEFT_OUT, and is not written again.
     let (path, _) = unsafe { &*PATH.0.get() };
     (watches_starts() && Need::INSPECT.is_allowed()).then(|| sys::c_text(path)).flatten()
 }
 
 /// Returns whether the programs that this process starts are inspected: it has a session, or the
-/// one that it was forked from has, or it could not reach the recorder.
+/// one that it was forked from has, or its attach has failed for any reason. What starts a program
+/// with a sanitizer must not pass this library on, recorded or not.
 pub(crate) fn watches_starts() -> bool {
-    session::is_live() || IS_UNREACHABLE.load(Acquire)
+    session::is_live() || IS_LEFT_OUT.load(Acquire)
 }
 
 /// Returns whether this process, or the one that it was forked from, has given up its attach. Then
@@ -91,12 +93,6 @@ pub(crate) fn socket_of_attempt() -> Option<&'static CStr> {
     // SAFETY: as in `socket_path`, with HAS_GIVEN_UP.
     let (path, _) = unsafe { &*PATH.0.get() };
     has_given_up().then(|| sys::c_text(path)).flatten()
-}
-
-/// Posts that this process runs unrecorded, because it cannot reach the recorder.
-fn note_unreachable(pid: u32, why: UntracedReason) {
-    board::post(pid, why, b"");
-    IS_UNREACHABLE.store(true, Release);
 }
 
 /// Attaches a process that runs already, with an area whose descriptor the recorder has put into
@@ -165,7 +161,8 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
         minor: WIRE_MINOR,
     };
     let Some(socket) = sys::socket() else {
-        note_unreachable(pid, UntracedReason::Descriptors);
+        board::post(pid, UntracedReason::Descriptors, b"");
+        IS_LEFT_OUT.store(true, Release);
         return None;
     };
     // The recorder sees the socket close. By then the session is in use, or never will be.
@@ -178,12 +175,13 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
             adopt(area?, patches, pid, is_child)
         }),
         Err(why) => {
-            note_unreachable(pid, why);
+            board::post(pid, why, b"");
             HAS_GIVEN_UP.store(why == UntracedReason::Busy, Release);
             None
         }
     };
     sys::close(socket);
+    IS_LEFT_OUT.store(area.is_none(), Release);
     area
 }
 

@@ -43,8 +43,8 @@ unsafe extern "C" fn call<F: FnMut(bool)>(work: *mut c_void) {
 /// The function must be sound to call with this argument.
 #[inline(never)]
 unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), work: *mut c_void, keeps_locks: bool) {
-    // A child of `vfork`, with its own table, or of `fork`, that has no session itself. It may have
-    // locks too, so only a helper opens any file.
+    // A child of `vfork` has its own table, and one of `fork` has one thread. Each may have locks,
+    // so only a helper opens any file.
     let is_child = || session::area().is_some() && sys::pid() != session::pid();
     if !keeps_locks && (is_child() || timestamp::is_single_threaded()) {
         // SAFETY: the caller ensures that the call is sound.

@@ -5,7 +5,7 @@ use crate::os::sys::Mapping;
 use crate::session::traced_process::{Session, SessionId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use wire::hello::{UNKNOWN_CHILD, UntracedReason};
+use wire::hello::UNKNOWN_CHILD;
 
 /// Maximum number of ended sessions whose boards are still read: children that share a board may
 /// outlive its process.
@@ -40,12 +40,13 @@ pub struct Found {
     pub why: String,
 }
 
-/// Returns why a process that has received its area does not use it. A process that posts no reason
-/// has stopped waiting.
+/// Returns why a process that was sent its area does not use it. One that posts no reason has
+/// stopped waiting, or the kernel dropped the area's descriptor, since its numbers were used up.
 pub(crate) fn why_unused(mapping: &Mapping) -> &'static str {
-    let mut why = UntracedReason::Busy;
-    mapping.header().board.0.drain(|posted| why = posted.reason);
-    why.text()
+    let mut why =
+        "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS), or it had no free descriptor";
+    mapping.header().board.0.drain(|posted| why = posted.reason.text());
+    why
 }
 
 impl Boards {
