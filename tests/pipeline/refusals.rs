@@ -231,7 +231,7 @@ fn no_call_is_interrupted_by_an_attach() {
     }
     drop(child.stdin.take());
     let rest: Vec<String> = lines.map(|line| line.expect("text")).collect();
-    assert_eq!(rest, ["27 calls"]);
+    assert_eq!(rest, ["32 calls"]);
     assert!(child.wait().expect("it ends").success());
 }
 

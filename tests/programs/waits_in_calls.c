@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <sys/sem.h>
 #include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -54,6 +55,15 @@ static int do_sendmsg(void) { return sendmsg(end(SOCK_STREAM, 1), &message, 0); 
 static int do_sendmmsg(void) { struct mmsghdr own = { message, 0 }; return sendmmsg(end(SOCK_STREAM, 1), &own, 1, 0); }
 static int do_write(void) { return write(end(SOCK_STREAM, 1), buffer, 4096); }
 static int do_writev(void) { return writev(end(SOCK_STREAM, 1), &part, 1); }
+static int do_preadv2(void) { return preadv2(end(SOCK_STREAM, 0), &part, 1, -1, 0); }
+static int do_pwritev2(void) { return pwritev2(end(SOCK_STREAM, 1), &part, 1, -1, 0); }
+static int do_sendfile(void) { return sendfile(end(SOCK_STREAM, 1), open("/proc/self/exe", O_RDONLY), 0, 4096); }
+static int do_splice_from(void) { int both[2]; must(!pipe(both), "a pipe"); return splice(end(SOCK_STREAM, 0), 0, both[1], 0, 9, 0); }
+static int do_splice_to(void) {
+    int both[2];
+    must(!pipe(both) && write(both[1], buffer, 4096) == 4096, "a pipe with bytes");
+    return splice(both[0], 0, end(SOCK_STREAM, 1), 0, 4096, 0);
+}
 static int do_accept(void) { struct sockaddr_un name; return accept(listener(&name), 0, 0); }
 static int do_accept4(void) { struct sockaddr_un name; return accept4(listener(&name), 0, 0, SOCK_CLOEXEC); }
 static int do_connect(void) {
@@ -87,7 +97,8 @@ static struct { const char *name; int (*call)(void); volatile int result; volati
     CALL(recv) CALL(recvmsg) CALL(recvmmsg) CALL(read) CALL(readv) CALL(send) CALL(sendmsg) CALL(sendmmsg) CALL(write)
     CALL(writev) CALL(accept) CALL(accept4) CALL(connect) CALL(epoll_wait) CALL(epoll_pwait) CALL(semop)
     CALL(semtimedop) CALL(sigtimedwait) CALL(sigwaitinfo) CALL(nanosleep) CALL(clock_nanosleep) CALL(poll) CALL(ppoll)
-    CALL(select) CALL(pselect) CALL(eventfd) CALL(pipe)
+    CALL(select) CALL(pselect) CALL(eventfd) CALL(pipe) CALL(preadv2) CALL(pwritev2) CALL(sendfile) CALL(splice_from)
+    CALL(splice_to)
 };
 enum { COUNT = sizeof calls / sizeof *calls };
 

@@ -172,6 +172,10 @@ const INTERRUPTED: &[i64] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_connect,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
 ];
 
 /// Returns whether a stop made a system call of the thread report an interruption.
