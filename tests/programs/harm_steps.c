@@ -376,8 +376,9 @@ static int start_otherwise(long kind, char **arguments, long *ended, int *error)
     *ended = pid > 0 ? wait_for(pid) : -1;
     return 1;
 }
+static char many[1500][16];
 static void start(const struct step *step, int from) {
-    static char no_preload[] = "HARM_X=1", many[1500][16];
+    static char no_preload[] = "HARM_X=1";
     char *arguments[MOST_STEPS + 8], *other[128], *empty[] = { 0 }, **volatile environment = environ;
     int kept = 0;
     long outcome = -1;
@@ -390,9 +391,10 @@ static void start(const struct step *step, int from) {
         environment = other;
     }
     if (step->b == 6) {
-        static char *all[1700];
+        /* In the thread's own memory: others may be here too. */
+        char **all = alloca(1700 * sizeof *all);
         for (char **at = environ; at && *at && kept < 120; at++) if (strncmp(*at, "MANY_", 5)) all[kept++] = *at;
-        for (int i = 0; i < 1500; i++) { snprintf(many[i], sizeof *many, "MANY_%d=%d", i, i); all[kept++] = many[i]; }
+        for (int i = 0; i < 1500; i++) all[kept++] = many[i];
         all[kept] = 0;
         environment = all;
     }
@@ -745,6 +747,7 @@ static void run(int from, int to) {
 }
 static void parse(int count, char **from) {
     int open_steps[64], depth = 0;
+    for (int i = 0; i < 1500; i++) snprintf(many[i], sizeof *many, "MANY_%d=%d", i, i);
     must(count < MOST_STEPS, "too many steps");
     for (int i = 0; i < count; i++) {
         const char *word = from[i], *at = word;

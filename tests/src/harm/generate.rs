@@ -405,7 +405,10 @@ impl Generator {
             }
             9 if around.left == Left::All => {
                 let body = self.list(Around { is_handler: true, ..inner }, 5);
-                steps.push(Step::block("handler", &[self.random.below(4)], body));
+                let kind = self.random.below(4);
+                // A signal in a coroutine begins the alternate stack anew, over the handler's frames.
+                let overwrites = body.iter().any(|step| step.any(&|step| step.name == "coroutines"));
+                steps.push(Step::block("handler", &[if overwrites { kind & 2 } else { kind }], body));
             }
             10 if around.left == Left::All && !around.is_concurrent && !around.is_storm && !around.is_handler => {
                 let kind = i64::from(around.is_signal_safe && self.random.chance(70));
