@@ -225,8 +225,8 @@ fn functions_and_lines_are_found_in_each_form() {
         (
             "other_unlisted",
             &["g++", "clang++"],
-            "clang++ -O1 -g -c first.cpp -o ot-first.o; g++ -O1 -g -c second.cpp -o ot-second.o; \
-            g++ -Wl,--build-id=0x0123456789abcdef ot-first.o ot-second.o -o PROGRAM",
+            "clang++ -O1 -g -c first.cpp -o other-first.o; g++ -O1 -g -c second.cpp -o other-second.o; \
+            g++ -Wl,--build-id=0x0123456789abcdef other-first.o other-second.o -o PROGRAM",
             false,
         ),
         ("types", &["g++"], "g++ -fdebug-types-section FLAGS -o PROGRAM", false),

@@ -1,7 +1,7 @@
 //! ELF files on disk: build id, function symbols and sections, each read only when needed. Any
 //! fault in a file has the result "nothing found", because names are an aid and never a condition.
 
-use super::section::unpacked;
+use super::section::{Place, Stored};
 use crate::frame::FunctionSymbol;
 use heaptape_formats::tape::head;
 use memchr::memmem;
@@ -10,7 +10,6 @@ use object::read::elf::{CompressionHeader, FileHeader, NoteIterator, ProgramHead
 use object::{CompressionFormat, Endianness, ReadCache, ReadRef};
 use rustc_hash::FxHashMap;
 use std::fs::File;
-use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -25,13 +24,6 @@ const MOST_NOTE_BYTES: u64 = 64 * 1024;
 type Header = FileHeader64<Endianness>;
 pub(super) type Symbol = Sym64<Endianness>;
 type Sections<'a> = SectionTable<'a, Header, &'a ReadCache<Arc<File>>>;
-
-/// Where bytes of a file are.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub offset: u64,
-    pub bytes: u64,
-}
 
 /// An open ELF file.
 pub(super) struct Elf {
@@ -511,10 +503,7 @@ impl Elf {
     /// Returns the uncompressed bytes of a section; empty if there is none or if it is invalid.
     pub(super) fn section(&self, name: &str) -> Arc<[u8]> {
         let stored = self.stored(name).or_else(|| self.old_stored(name));
-        let part = |place| Part { file: &self.file, place };
-        let bytes =
-            stored.and_then(|Stored { format, place, size }| unpacked(format, || part(place), place.bytes, size));
-        bytes.unwrap_or_else(|| Arc::from([]))
+        stored.and_then(|stored| stored.unpacked(&self.file)).unwrap_or_else(|| Arc::from([]))
     }
 
     fn stored(&self, name: &str) -> Option<Stored> {
@@ -552,29 +541,6 @@ impl Elf {
     fn inside(&self, stored: Stored) -> Option<Stored> {
         let end = stored.place.offset.checked_add(stored.place.bytes)?;
         (end <= (&self.cache).len().ok()?).then_some(stored)
-    }
-}
-
-/// How the bytes of a section are stored.
-#[derive(Clone, Copy)]
-struct Stored {
-    format: CompressionFormat,
-    place: Place,
-    size: u64,
-}
-
-/// Reads a part of a file.
-struct Part<'a> {
-    file: &'a File,
-    place: Place,
-}
-
-impl Read for Part<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let most = into.len().min(usize::try_from(self.place.bytes).unwrap_or(usize::MAX));
-        let read = self.file.read_at(&mut into[..most], self.place.offset)?;
-        self.place = Place { offset: self.place.offset + read as u64, bytes: self.place.bytes - read as u64 };
-        Ok(read)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The functions that other modules may call, by symbol. The loader's own hash table answers for one
 //! symbol, so that of the symbols and names of a file only those that are asked for are read.
 
-use super::elf::{Elf, Place, Symbol, function};
+use super::elf::{Elf, Symbol, function};
+use super::section::Place;
 use object::Endianness;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;

@@ -2,7 +2,9 @@
 
 use flate2::read::ZlibDecoder;
 use object::CompressionFormat;
+use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// Maximum number of bytes of a section.
@@ -13,6 +15,44 @@ const MOST_RATIO: u64 = 1024;
 const USUAL_RATIO: u64 = 16;
 /// Number of compressed bytes that are read at once.
 const PIECE: usize = 64 << 10;
+
+/// Where bytes of a file are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// How the bytes of a section are stored.
+#[derive(Clone, Copy)]
+pub(super) struct Stored {
+    pub format: CompressionFormat,
+    pub place: Place,
+    /// Number of uncompressed bytes.
+    pub size: u64,
+}
+
+impl Stored {
+    /// Returns the uncompressed bytes, which are in `file`.
+    pub(super) fn unpacked(self, file: &File) -> Option<Arc<[u8]>> {
+        unpacked(self.format, || Part { file, place: self.place }, self.place.bytes, self.size)
+    }
+}
+
+/// Reads a part of a file.
+struct Part<'a> {
+    file: &'a File,
+    place: Place,
+}
+
+impl Read for Part<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let most = into.len().min(usize::try_from(self.place.bytes).unwrap_or(usize::MAX));
+        let read = self.file.read_at(&mut into[..most], self.place.offset)?;
+        self.place = Place { offset: self.place.offset + read as u64, bytes: self.place.bytes - read as u64 };
+        Ok(read)
+    }
+}
 
 /// Returns the uncompressed bytes of a section of `size` bytes, or `None` if they are invalid or
 /// too many. They are unpacked to where they stay, as memory that was not used before is dear.
