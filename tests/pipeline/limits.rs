@@ -44,6 +44,28 @@ fn programs_under_limits_are_unharmed() {
     torture::passed(24, "resource limits", limits.len() as u64);
 }
 
+/// What a mask forbids the owner holds for the program, not for the folders of the recording.
+#[test]
+fn mask_that_forbids_everything_is_the_programs() {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+    let folder = test_env::folder();
+    let [command, destination] = ["heaptape", "r"].map(|name| folder.path().join(name));
+    test_env::copy(test_env::command(), &command);
+    for (path, mode) in [(folder.path(), 0o777), (&command, 0o755)] {
+        set_permissions(path, Permissions::from_mode(mode)).expect("its mode");
+    }
+    let program = Program::new(&command).args(["record", "-q", "-o"]).arg(&destination);
+    let program = program.args(["--", "sh", "-c", "umask; exit 5"]).after("umask 0777").env("HOME", folder.path());
+    let other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let program = if heaptape_tests::is_root() { program.launched_by(&other) } else { program };
+    let outcome = program.plain();
+    assert_eq!((outcome.code(), outcome.text().as_str(), outcome.error().as_str()), (5, "0777\n", ""), "{outcome}");
+    let mode = destination.metadata().expect("the recording").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    heaptape([OsStr::new("verify"), destination.as_os_str()]).success();
+}
+
 /// Under a limit without space for the area the program runs unrecorded, and is named.
 #[test]
 fn program_without_address_space_for_the_area_is_named() {

@@ -24,9 +24,13 @@ pub(crate) const ALL_SIGNALS: Mask = Mask::MAX;
 /// Bit of [`STATE_AT_START`]: SIGPIPE was ignored.
 const IGNORED_SIGPIPE: u32 = 8;
 
-/// State that Rust's runtime changes before `main`. Bits 0 to 2 are set for standard streams that
-/// were closed (the runtime opens `/dev/null` there), and [`IGNORED_SIGPIPE`] if SIGPIPE was
-/// ignored (the runtime always ignores it).
+/// Bits of [`STATE_AT_START`]: what the file mode creation mask forbade the owner. A mask of 0777 is
+/// the program's; our own folders could not be opened with it.
+const MASKED: u32 = 0o700;
+
+/// State that we or Rust's runtime change before `main`. Bits 0 to 2 are set for standard streams
+/// that were closed (the runtime opens `/dev/null` there), and [`IGNORED_SIGPIPE`] if SIGPIPE was
+/// ignored (the runtime always ignores it). [`MASKED`] is the third.
 static STATE_AT_START: AtomicU32 = AtomicU32::new(0);
 
 #[used]
@@ -43,6 +47,12 @@ extern "C" fn before_main() {
     }
     if is_ignored(libc::SIGPIPE) {
         bits |= IGNORED_SIGPIPE;
+    }
+    // SAFETY: the calls take integers only.
+    unsafe {
+        let mask = libc::umask(0o777);
+        libc::umask(mask & !MASKED);
+        bits |= mask & MASKED;
     }
     STATE_AT_START.store(bits, Relaxed);
 }
@@ -373,6 +383,7 @@ impl ExecAttributes {
             for number in (0..3).filter(|number| self.started & 1 << number != 0) {
                 libc::close(number);
             }
+            libc::umask(libc::umask(0o777) & 0o777 | self.started & MASKED);
         }
         set_ignored(libc::SIGPIPE, self.started & IGNORED_SIGPIPE != 0);
         set_ignored(libc::SIGCHLD, self.ignores_child);
