@@ -218,6 +218,36 @@ fn memory_is_taken_from_the_user_who_takes_most() {
     drop((large, small));
 }
 
+/// What the daemon needed for processes that have ended is free again, and nobody else loses his
+/// recording for it.
+#[test]
+fn memory_of_ended_processes_is_given_back() {
+    let folder = test_env::folder();
+    let file = folder.path().join("daemon.toml");
+    let limit = |bytes: f64| std::fs::write(&file, format!("memory = \"{bytes:.0}\"\n")).expect("the file");
+    limit(2e9);
+    let daemon = Daemon::start(&["--config", file.to_str().expect("a path")]);
+    let resident = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/statm", daemon.pid())).expect("its memory");
+        let pages: Vec<f64> = text.split(' ').skip(1).take(2).map(|pages| pages.parse().expect("a number")).collect();
+        (pages[0] - pages[1]) * 4096.0
+    };
+    let stays = daemon.spawn(&target::c("full_cache"), &["40000", "5"], None);
+    until("it has blocks", || daemon.list("full_cache").iter().any(|one| one["live_blocks"].as_u64() > Some(39_000)));
+    let before = resident();
+    let ends: Vec<_> = (0..6).map(|_| daemon.spawn(&target::c("leaks_slowly"), &["1000000", "0"], None)).collect();
+    until("they take memory", || resident() > before + 60e6);
+    let most = resident();
+    drop(ends);
+    until("they have ended", || daemon.list("leaks_slowly").is_empty());
+    limit(before + (most - before) / 2.0);
+    daemon.query(&["reload"]);
+    until("it is free again", || resident() < before + (most - before) / 2.0);
+    let held = daemon.list("full_cache").remove(0);
+    assert_eq!((&held["held"], &held["mode"]), (&Value::Null, &"profile".into()), "{}", daemon.log());
+    drop(stays);
+}
+
 /// A user who writes as much as he can keeps to his share while it is written, loses his own
 /// events, and takes nothing from others.
 #[test]

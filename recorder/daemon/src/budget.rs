@@ -7,9 +7,10 @@ use super::config::{Budget, Choice, Sampling};
 use super::disk::Disk;
 use super::registry::Registry;
 use super::retention::Limit;
+use heaptape_recorder::os::sys;
 use heaptape_recorder::session::options::{Mode, Overflow};
 use heaptape_recorder::session::{SessionId, UserLimit};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,11 @@ const CHECKS_WITH_ROOM: u32 = 10;
 const COME_BACK_PAUSE: Duration = Duration::from_secs(30);
 /// How often it doubles: to 32 minutes.
 const MAX_DOUBLINGS: u32 = 6;
+/// For how many checks the memory of processes that have ended is waited for, before one that runs is
+/// reduced: other threads free it.
+const MAX_ENDING_CHECKS: u32 = 5;
+/// Number of checks between two attempts to give free memory back, while little is left.
+const CHECKS_PER_TRIM: u32 = 10;
 /// Name of the limit of the daemon's memory.
 const MEMORY: &str = "memory";
 /// Name of the limit of the daemon's CPU time.
@@ -56,6 +62,8 @@ pub(crate) struct Budgets {
     last_logged: BTreeMap<(&'static str, Option<u32>), Instant>,
     /// Resident memory of the daemon, in bytes.
     memory: u64,
+    /// What of it nobody shares. Programs' areas are shared, and stay when they are not recorded.
+    private: u64,
     /// Total CPU time of the daemon, in nanoseconds.
     cpu_ns: u64,
     last_check: Option<(Instant, u64)>,
@@ -63,6 +71,8 @@ pub(crate) struct Budgets {
     cpu_percent: f64,
     checks_over_budget: u32,
     checks_with_room: u32,
+    checks_over_memory: u32,
+    checks_since_trim: u32,
     user_limits: HashMap<u32, Arc<UserLimit>>,
 }
 
@@ -127,11 +137,25 @@ impl Budgets {
         self.hits.iter().map(|(what, count)| (*what, *count))
     }
 
+    fn measure_memory(&mut self) {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let mut pages = pages.split_ascii_whitespace().skip(1).map(|pages| pages.parse::<u64>().unwrap_or(0) * 4096);
+        self.memory = pages.next().unwrap_or(0);
+        self.private = self.memory.saturating_sub(pages.next().unwrap_or(0));
+    }
+
     /// Measures the resources that the daemon uses. Called once a second.
     pub(crate) fn measure(&mut self) {
-        let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-        let resident = pages.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
-        self.memory = resident.unwrap_or(0) * 4096;
+        self.measure_memory();
+        self.checks_since_trim += 1;
+        // The allocator keeps what ended processes took: nobody else may lose his recording for it.
+        let (limit, has_waited) = (self.limits.memory, self.checks_since_trim >= CHECKS_PER_TRIM);
+        if self.private > limit || (self.private > limit / 4 * 3 && has_waited) {
+            sys::give_back_memory();
+            self.measure_memory();
+            self.checks_since_trim = 0;
+        }
+        self.checks_over_memory = if self.private > limit { self.checks_over_memory + 1 } else { 0 };
         self.cpu_ns = own_cpu_ns();
         let now = Instant::now();
         if let Some((then, before)) = self.last_check.replace((now, self.cpu_ns)) {
@@ -142,18 +166,27 @@ impl Budgets {
         self.checks_over_budget = if is_over { self.checks_over_budget + 1 } else { 0 };
     }
 
-    /// Returns the process that takes most memory of the user whose processes take most, when the
+    /// Returns the processes that take most memory of the users whose processes take most, when the
     /// daemon takes too much.
-    pub(crate) fn over_memory(&self, registry: &Registry) -> Option<Reduction> {
-        if self.memory <= self.limits.memory {
-            return None;
+    pub(crate) fn over_memory(&self, registry: &Registry) -> Vec<Reduction> {
+        let excess = self.private.saturating_sub(self.limits.memory);
+        let waits_for_ended = registry.ending_count() > 0
+            && self.checks_over_memory <= MAX_ENDING_CHECKS
+            && excess < self.limits.memory / 2;
+        if excess == 0 || waits_for_ended {
+            return Vec::new();
         }
-        let id = client_with_most(registry, |client| client.now().memory)?;
         let why = format!(
-            "{} bytes are resident: of the user who takes most, the process that takes most is not recorded any more",
-            self.memory
+            "{} bytes are in use: of the user who takes most, the process that takes most is not recorded any more",
+            self.private
         );
-        Some(Reduction { id, choice: OFF_CHOICE, what: MEMORY, why })
+        let recorded = registry.clients().iter().filter(|client| client.choice.mode != Mode::Off);
+        let memory = recorded.map(|client| (client.uid, client.session.id, client.now().memory)).collect();
+        let reduction = |id| Reduction { id, choice: OFF_CHOICE, what: MEMORY, why: why.clone() };
+        // To turn off who has little frees little.
+        let users: BTreeSet<u32> = registry.clients().iter().map(|client| client.uid).collect();
+        let least = self.limits.memory / (2 * users.len().max(1) as u64);
+        largest(memory, excess, least).into_iter().map(reduction).collect()
     }
 
     /// Returns the process whose events are most work, of the user whose events are, when the daemon has used too much CPU time
@@ -174,7 +207,7 @@ impl Budgets {
     /// Returns a process that memory and CPU time are enough for again, with what is kept of it from
     /// now on: of the user whose processes take least.
     pub(crate) fn come_back(&mut self, registry: &Registry) -> Option<(SessionId, Choice)> {
-        let has_room = self.memory < self.limits.memory / 4 * 3 && self.cpu_percent < self.limits.cpu as f64 / 2.0;
+        let has_room = self.private < self.limits.memory / 4 * 3 && self.cpu_percent < self.limits.cpu as f64 / 2.0;
         self.checks_with_room = if has_room { self.checks_with_room + 1 } else { 0 };
         if self.checks_with_room < CHECKS_WITH_ROOM {
             return None;
@@ -290,10 +323,53 @@ fn client_with_most(registry: &Registry, weight: impl Fn(&Client) -> u64) -> Opt
     recorded.max_by_key(|client| weight(client)).map(|client| client.session.id)
 }
 
+/// Returns which processes free this many bytes: one after the other, the largest of the user who has
+/// most, if that is at least `least`. These are few at a time, since what they free is an estimate.
+/// The processes are given by user, id and bytes.
+fn largest<Id: Copy>(mut processes: Vec<(u32, Id, u64)>, mut excess: u64, least: u64) -> Vec<Id> {
+    let max = processes.len() / 8 + 1;
+    let mut users: HashMap<u32, u64> = HashMap::new();
+    for (uid, _, bytes) in &processes {
+        *users.entry(*uid).or_default() += bytes;
+    }
+    processes.sort_unstable_by_key(|(.., bytes)| *bytes);
+    let mut found = Vec::new();
+    while excess > 0 && found.len() < max {
+        let Some((&user, &most)) = users.iter().max_by_key(|(uid, bytes)| (**bytes, **uid)) else { break };
+        if most < least {
+            break;
+        }
+        let Some(index) = processes.iter().rposition(|(uid, ..)| *uid == user) else { break };
+        let (_, id, bytes) = processes.remove(index);
+        users.entry(user).and_modify(|sum| *sum -= bytes);
+        excess = excess.saturating_sub(bytes);
+        found.push(id);
+    }
+    found
+}
+
 fn own_cpu_ns() -> u64 {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF);
     usage.map_or(0, |usage| {
         let ns = |time: nix::sys::time::TimeVal| time.tv_sec() as u64 * 1_000_000_000 + time.tv_usec() as u64 * 1000;
         ns(usage.user_time()) + ns(usage.system_time())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_taken_from_the_largest_users_first_and_as_much_as_is_needed() {
+        // User 7 has most, by many; user 8 has the largest process.
+        let many = |count: u32| (0..count).map(|id| (7, id, 100)).chain([(8, 1000, 900)]).collect::<Vec<_>>();
+        assert_eq!(largest(many(30), 250, 0).len(), 3);
+        assert!(largest(many(30), 250, 0).iter().all(|id| *id < 30));
+        assert_eq!(largest(many(30), 5000, 0).len(), 4, "an eighth at once");
+        assert_eq!(largest(many(8), 1, 0), [1000]);
+        assert_eq!(largest(many(200), 12_000, 0).iter().filter(|id| **id == 1000).count(), 0);
+        assert!(largest(vec![(7, 5, 20)], 50, 21).is_empty(), "it has too little to help");
+        assert!(largest::<u32>(Vec::new(), 9, 0).is_empty());
+    }
 }

@@ -273,9 +273,8 @@ impl Service {
     fn keep_budgets(&mut self) {
         self.budgets.measure();
         self.budgets.share_events(&mut self.registry);
-        if let Some(reduction) = self.budgets.over_memory(&self.registry) {
-            self.reduce(reduction);
-        }
+        let reductions = self.budgets.over_memory(&self.registry);
+        reductions.into_iter().for_each(|reduction| self.reduce(reduction));
         if let Some(reduction) = self.budgets.over_cpu(&self.registry) {
             self.reduce(reduction);
         }

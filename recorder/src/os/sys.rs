@@ -27,6 +27,15 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
     unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) as libc::c_int }
 }
 
+/// Gives the allocator's free memory back to the kernel.
+pub fn give_back_memory() {
+    // SAFETY: it changes only memory that is free.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Returns whether a file has an extended attribute.
 pub(crate) fn has_attribute(path: &std::path::Path, name: &CStr) -> bool {
     use std::os::unix::ffi::OsStrExt;
