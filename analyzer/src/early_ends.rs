@@ -79,7 +79,7 @@ impl EarlyEnd {
     fn at(stacks: &Stacks, (module, is_guess): (u32, bool), allocations: u64) -> EarlyEnd {
         let module = (module as usize).checked_sub(1).and_then(|index| stacks.modules.get(index));
         let why = match module {
-            _ if !is_guess => "its stack cannot be read",
+            _ if !is_guess => "its stack cannot be read, or its unwind data needs another register",
             Some(_) => "it has no unwind data there",
             None => "generated code without frame pointers",
         };
@@ -126,7 +126,8 @@ mod tests {
         let found = EarlyEnds::of(&stacks, &rows);
         assert_eq!((found.allocations, found.of, found.are_many()), (30, 1_000, true));
         let expected = "the stacks of 30 of 1,000 allocations (3.0%) end early: 20 in no module (generated code without \
-            frame pointers); 10 in no module (its stack cannot be read)";
+            frame pointers); 10 in no module (its stack cannot be read, or its unwind data needs another \
+            register)";
         assert_eq!(found.to_string(), expected);
         let few = EarlyEnds::of(&stacks, &[sums(whole, 990), sums(generated, 10)]);
         assert!(!few.are_many() && !few.is_empty());
