@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use wire::area::ACTIVATION_DORMANT;
+use wire::area::{ACTIVATION_DORMANT, ANNOUNCE_LARGE, LARGE_KIB};
 
 /// Minimum time between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
@@ -115,7 +115,7 @@ pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
             }
             Ok(Request::Exit { pid, socket }) => {
                 let ending = watched.iter_mut().filter(|one| one.session.process.pid == pid);
-                ending.for_each(|one| one.take(RESIDENCY_EXIT, &digests));
+                ending.for_each(|one| one.end(&digests));
                 drop(socket);
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -152,6 +152,16 @@ impl Watched {
         let resident = || snapshot::resident_bytes(pid, page);
         if let Some(cause) = self.schedule.due(Instant::now(), &self.session.stats.now(), resident) {
             self.take(cause, digests);
+        }
+    }
+
+    /// Takes the snapshot of a process that announced its end. It may have done so for the size of
+    /// the program that it was before an exec, then its own is not worth the wait.
+    fn end(&mut self, digests: &Digests<'_>) {
+        let is_for_size = self.session.mapping.header().announce_exit.load(Relaxed) == ANNOUNCE_LARGE;
+        let resident = || snapshot::resident_bytes(self.session.process.pid, self.page());
+        if !is_for_size || resident().is_none_or(|bytes| bytes > LARGE_KIB << 10) {
+            self.take(RESIDENCY_EXIT, digests);
         }
     }
 
