@@ -85,9 +85,24 @@ fn allocators_of_libraries_that_are_opened_later_are_named() {
     let opens = |library: &Path| program.clone().arg(library);
     is_named(&opens(&library), "the library was opened after the start");
     is_named(&opens(&stripped(&library, folder.path())), "the file is stripped");
-    let (_, allocators) = allocators(&opens(&library).env("LD_PRELOAD", &library));
+    is_hooked(&opens(&library), &library);
+}
+
+/// Asserts that the allocator in a library is recorded exactly if the library is preloaded.
+fn is_hooked(program: &Program, library: &Path) {
+    let (_, allocators) = allocators(&program.clone().env("LD_PRELOAD", library));
     let [allocator] = &allocators[..] else { panic!("one allocator: {allocators:#?}") };
     assert_eq!((allocator.found, allocator.hooked, allocator.events), (6, 6, EVENTS), "{allocator:#?}");
+}
+
+/// A library may keep an allocator to itself that has no prefix, as modules of Python do with the
+/// allocator that they are linked with.
+#[test]
+fn allocators_with_the_names_of_libc_are_found_inside_of_libraries() {
+    let library = prefixed("", true).named("hides-its-names.so").build();
+    let program = Program::new(prefixed("other_", false).build()).arg(&library);
+    is_named(&program, "the library was opened after the start");
+    is_hooked(&program, &library);
 }
 
 /// The hint that names such an allocator is an option of `record` that works: the library is

@@ -1,9 +1,11 @@
 /* An allocator whose functions have a prefix (-DPREFIX=je_), with those that the jemalloc in Redis 8
  * has besides. All are called a known number of times: 61 allocations, 40 resizes, 60 frees, and one
  * of 4,321 bytes is left. With -DLIBRARY it is a library; else with an argument the program opens
- * that library, and calls its allocator instead of its own. */
+ * that library, and calls its allocator instead of its own. The prefix may be empty (-DPREFIX=): then
+ * the names are those of libc, and only this file sees its functions. */
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define JOIN(prefix, name) prefix##name
@@ -30,6 +32,9 @@ static void *next(size_t size) {
     used += (size + 15) / 16 * 16;
     return used <= sizeof buffer ? block : NULL;
 }
+
+/* Only jemalloc has such a function. */
+NOT_INLINED __attribute__((used)) int NAME(mallctl)(void) { return 0; }
 
 NOT_INLINED void *NAME(malloc)(size_t size) { return next(size); }
 NOT_INLINED void NAME(free)(void *block) { __asm__ volatile("" : : "r"(block)); }
@@ -67,9 +72,9 @@ void calls_all(void) {
     for (int i = 0; i < 20; i++) NAME(free)(NAME(malloc_with_usize)(300, &usable));
     for (int i = 0; i < 30; i++) NAME(free_with_usize)(NAME(calloc_with_usize)(3, 100, &usable), &usable);
     leaves_one();
-    /* A block of malloc, so that a stack goes through this file. */
-    void *volatile other = malloc(77);
-    free(other);
+    /* A block of libc's malloc, so that a stack goes through this file. */
+    char *volatile other = strdup("a copy");
+    (void)other;
 }
 
 #ifndef LIBRARY

@@ -134,15 +134,15 @@ pub(crate) fn find_symbols(file: &File, headers: &Headers, names: &Names, deadli
 pub(super) fn functions(file: &File, mut elf: ElfFile, names: &Names, role: Role) -> FileFunctions {
     let Role { is_program, reach } = role;
     let mut out = FileFunctions { exports_malloc: defines_malloc(&elf), ..FileFunctions::default() };
-    if is_program && elf.is_static {
-        out.is_static = true;
+    let own = families::own_allocator(|name| elf.symbols.iter().any(|symbol| symbol.name == name)).to_owned();
+    out.is_static = is_program && elf.is_static;
+    if out.is_static || hides_allocator(&out, &own) {
         drop_ambiguous(&mut elf.symbols);
     }
     // The calls of a library's `malloc` go to the preload library's, which calls this one.
     let is_by_import = !is_program && out.exports_malloc && reach == Reach::FromStart;
-    let own = families::own_allocator(|name| elf.symbols.iter().any(|symbol| symbol.name == name));
     for symbol in elf.symbols.iter().filter(|symbol| !is_by_import || names.is_unreplaced(&symbol.name)) {
-        add(file, &elf, symbol, names, own, reach, &mut out);
+        add(file, &elf, symbol, names, &own, reach, &mut out);
     }
     out.is_by_import = is_by_import;
     if is_by_import {
@@ -214,6 +214,12 @@ fn refuse_replaced(elf: &ElfFile, names: &Names, functions: &mut [FileFunction])
     }
 }
 
+/// Returns whether a known allocator may be inside of a file that has the names of the C library and
+/// is seen by nobody else: `--exclude-libs`, or hidden visibility.
+fn hides_allocator(functions: &FileFunctions, own: &str) -> bool {
+    own != OWN_MALLOC && !functions.exports_malloc && !functions.is_static
+}
+
 fn defines_malloc(elf: &ElfFile) -> bool {
     elf.symbols.iter().any(|symbol| symbol.is_global && symbol.name == b"malloc")
 }
@@ -224,7 +230,8 @@ fn add(file: &File, elf: &ElfFile, symbol: &Symbol, names: &Names, own: &str, re
     let is_later = reach == Reach::Running && REPLACED_LATER.contains(&&symbol.name[..]);
     let is_for_static = matches!(shape.action, Action::Internal | Action::Replaced) && !is_later;
     let is_exported = out.exports_malloc && symbol.is_global && !is_for_static;
-    if meaning.is_common && !out.is_static && !is_exported {
+    let is_hidden = hides_allocator(out, own) && !symbol.is_global && !is_for_static;
+    if meaning.is_common && !out.is_static && !is_exported && !is_hidden {
         return;
     }
     let allocator = if meaning.allocator == OWN_MALLOC { own } else { &meaning.allocator };
