@@ -254,3 +254,26 @@ fn allocations_of_a_trace_since_a_mark_are_those_after_it() {
     assert!(statuses.clone().all(|bytes| !bytes.starts_with('-')), "nothing allocates less: {answer:#}");
     drop(running);
 }
+
+/// The live set begins anew when a process leaves the mode `off`: what it held before is not the
+/// memory of an allocator that nobody saw.
+#[test]
+fn memory_from_before_a_change_of_mode_is_no_unseen_allocator() {
+    let daemon = Daemon::start(&["--snapshot", "1s"]);
+    let running = daemon.spawn(&target::c("full_cache"), &["60000", "5"], None);
+    let one = || daemon.list("full_cache").pop().unwrap_or_default();
+    until("its cache is full", || one()["live_blocks"].as_u64() > Some(59_000));
+    daemon.query(&["mode", "full_cache", "off"]);
+    until("it is not recorded", || one()["mode"] == "off");
+    daemon.query(&["mode", "full_cache", "profile"]);
+    until("it has some new blocks", || (50..5000).contains(&one()["live_blocks"].as_u64().unwrap_or(0)));
+    let control = daemon.control();
+    let ask = |question: &str| {
+        let words = [question, "--live", "full_cache", "--control"].map(OsStr::new);
+        heaptape(words.into_iter().chain([control.as_os_str()]))
+    };
+    until("its pages are known", || ask("rss").text().contains("memory of the process that was no block"));
+    let said = ask("leaks");
+    assert!(!format!("{said}").contains("an allocator that was not seen"), "{said}");
+    drop(running);
+}
