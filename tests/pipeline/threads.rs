@@ -125,6 +125,19 @@ fn each_free_of_an_address_that_is_used_again_at_once_belongs_to_its_own_allocat
     torture::passed(10, "events of addresses that threads passed on, each with its own free", events);
 }
 
+/// Threads all of whose events are sampled out publish nothing, and their slots are used again all
+/// the same: nobody waits for one.
+#[test]
+fn slots_of_threads_without_samples_are_used_again() {
+    let program = Program::new(target::c("thread_churn")).args(["3000", "50"]).option("--sample=1GiB");
+    let recording = program.recorded().success();
+    recording.heaptape(&["verify"]).success();
+    let report = recording.report();
+    let process = report.only("thread_churn");
+    assert_eq!(process.emitted_events, process.recorded_events + process.sampled_out_events, "{process:#?}");
+    assert!(process.sampled_out_events >= 3000 * 20, "{process:#?}");
+}
+
 #[test]
 fn thread_churn_matches_the_counts_of_each_thread() {
     let threads = if is_full() { 100_000 } else { 2_000 };

@@ -449,13 +449,18 @@ impl Slots {
     pub(crate) fn finish(&mut self, barrier: u64, now: u64, batch: &mut Batch, heart: &Heart) {
         while self.pass(barrier, now, batch, heart).more {}
         self.merge(u64::MAX, now, batch, heart);
+        self.assign_silent();
+    }
+
+    /// Gives numbers to threads that have counted events and published none: sampling has left all
+    /// of them out.
+    fn assign_silent(&mut self) {
         let mapping = Arc::clone(&self.mapping);
         for index in 0..mapping.slots_used() {
-            let counted = mapping.slot(index).is_some_and(|control| control.producer.0.emitted.load(Acquire) > 0);
-            if counted
-                && self.slots.get(index as usize).is_some_and(|slot| slot.thread == 0)
-                && let Some(control) = mapping.slot(index)
-            {
+            let Some(control) = mapping.slot(index) else { continue };
+            let producer = &control.producer.0;
+            let counted = producer.emitted.load(Acquire) > 0 || producer.sampled_out.load(Relaxed) > 0;
+            if counted && self.slots.get(index as usize).is_some_and(|slot| slot.thread == 0) {
                 self.assign_owner(index as usize, control);
             }
         }
@@ -496,8 +501,11 @@ impl Slots {
     }
 
     /// Returns the ids of threads that may have ended: no record of them arrived since the last
-    /// call, or all of them.
+    /// call, or all of them, also those that have published nothing.
     pub(crate) fn quiet(&mut self, all: bool) -> Vec<u32> {
+        if all {
+            self.assign_silent();
+        }
         let mut quiet = Vec::new();
         for slot in &mut self.slots {
             if slot.thread != 0 && slot.tid != 0 && (all || !slot.is_active) && slot.queue.waiting() == 0 {
