@@ -312,13 +312,30 @@ fn leaks_of_several_processes_name_the_holders_in_each() {
     let text = recording.heaptape(&["leaks", "--all"]).success().text();
     // 100 orders of 48 bytes in each.
     assert!(text.contains("held by global kept of 2 processes: 9.38 KiB"), "{text}");
-    // The first line is about the larger one, and says of which it is true.
-    let first = text.lines().next().unwrap_or_default();
-    assert!(!first.contains("held by") || first.contains(" of 2 processes"), "{first}");
     let answer = recording.heaptape(&["holds", "--json"]).success();
     let answer: Value = serde_json::from_slice(&answer.stdout).expect("JSON");
     let with = |process: &&Value| process["holds"]["roots"].to_string().contains("global kept");
     assert_eq!(answer["processes"].as_array().expect("processes").iter().filter(with).count(), 2, "{answer:#}");
+}
+
+/// The first lines are about the leak that grows most, and name its holder in each process: from half of
+/// its bytes on without a share.
+#[test]
+fn the_headline_names_the_holder_of_what_grows() {
+    let program = Target::program("grows.c").build();
+    let script = format!("{0} 10 & {0} 10; wait", program.display());
+    for (line, expected, wrong) in [
+        (script, "held by global list of 2 processes", "% held by"),
+        (format!("{} 6", program.display()), "held by global list", "% held by"),
+        (format!("{} 4", program.display()), "40.0% held by global list", "nothing"),
+    ] {
+        let recording = Program::shell(&line).option("--references").recorded().success();
+        let text = recording.heaptape(&["leaks"]).success().text();
+        let head: Vec<&str> = text.lines().take_while(|line| !line.starts_with("1. ")).collect();
+        let head = head.join("\n");
+        assert!(head.contains("growing: grow grows.c:"), "{text}");
+        assert!(head.contains(expected) && !head.contains(wrong), "{line}: {text}");
+    }
 }
 
 /// The program has one global that owns nearly everything. A stale word on a stack may lead to a few
