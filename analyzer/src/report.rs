@@ -6,6 +6,7 @@
 
 pub mod ancestors;
 pub mod bills;
+mod blocks_by_address;
 mod core_references;
 pub mod coverage;
 pub mod diff;

@@ -3,6 +3,7 @@
 
 use super::Error;
 use super::ancestors::Ancestors;
+use super::blocks_by_address::{Entries, Slices};
 use crate::event::{Event, Kind};
 use crate::load::Process;
 use crate::load::tape::PageSnapshot;
@@ -15,11 +16,8 @@ use crate::progress::Progress;
 use crate::replay::replayed;
 use crate::report::Unanswerable;
 use crate::text::bytes;
-use heaptape_formats::resident::{
-    self, Allocator, Bill, LiveBlock, PART_NAMES, Ranges, Resident, SortedBlocks, short_name,
-};
+use heaptape_formats::resident::{self, Allocator, Bill, LiveBlock, PART_NAMES, Ranges, Resident, short_name};
 use heaptape_formats::tape::{Division, Entry, PageRun, Residency};
-use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 /// Page size in bytes for recordings that do not contain it.
@@ -143,30 +141,30 @@ pub fn join(
     let page = page_bytes(process);
     let ranges = Ranges::of(&snapshot.mappings);
     let allocator = main_allocator(process, snapshot);
-    let mut entries: FxHashMap<u64, u8> = FxHashMap::default();
-    let mut live_blocks = Vec::new();
-    for (_, block) in blocks.iter().flat_map(|(live, _)| live.iter()) {
-        if matches!(block.entry, 14..=17 | 33..=36) {
-            entries.insert(block.address, block.entry);
-        }
-        let (address, size, tick, site) = (block.address, block.size, block.tick, block.site);
-        live_blocks.push(LiveBlock { address, size, tick, site });
+    let (mut inherited_blocks, mut inherited_bytes) = (0, 0u64);
+    for block in ancestors.blocks() {
+        inherited_blocks += 1;
+        inherited_bytes = inherited_bytes.saturating_add(block.size);
     }
-    let own = live_blocks.len();
-    live_blocks.extend(ancestors.blocks());
-    let inherited = &live_blocks[own..];
-    let (inherited_blocks, inherited_bytes) =
-        (inherited.len() as u64, inherited.iter().fold(0, |sum: u64, block| sum.saturating_add(block.size)));
-    let of = |block: &LiveBlock| match entries.get(&block.address) {
-        Some(entry) => allocator_of(process, *entry, allocator),
+    let visit = |each: &mut dyn FnMut(LiveBlock, u8)| {
+        for (_, block) in blocks.iter().flat_map(|(live, _)| live.iter()) {
+            let (address, size, tick, site) = (block.address, block.size, block.tick, block.site);
+            each(LiveBlock { address, size, tick, site }, block.entry);
+        }
+        ancestors.blocks().for_each(|block| each(block, 0));
+    };
+    let entries = Entries::default();
+    let mut source = Slices::new(&visit, &entries);
+    let (count, inside) = (source.count, source.inside);
+    let of = |block: &LiveBlock| match entries.of(block.address) {
+        Some(entry) => allocator_of(process, entry, allocator),
         None => allocator,
     };
-    let count = live_blocks.len();
     let mut held_pages = HeldPages::default();
     let mut resident = resident::divide(
         resident::Pages { runs, ranges: &ranges, page },
         resident::Blocks {
-            source: &mut SortedBlocks::new(live_blocks),
+            source: &mut source,
             main: allocator,
             allocator: &of,
             covered: blocks.map(|(_, covered)| covered),
@@ -174,7 +172,7 @@ pub fn join(
         &mut |page, site| held_pages.add(page, site),
     );
     resident.bill.unlisted = snapshot.unlisted_pages.saturating_mul(page);
-    let inside = entries.values().next().map(|entry| allocator_of(process, *entry, allocator));
+    let inside = inside.map(|entry| allocator_of(process, entry, allocator));
     let allocator = inside.unwrap_or(allocator);
     Joined { resident, held_pages, allocator, blocks: count, inherited_blocks, inherited_bytes }
 }
