@@ -46,7 +46,6 @@ pub(crate) fn area() -> Option<Area> {
         if sys::environment(ENV_SOCKET).is_some() && !may_attach() {
             sys::forbid(Need::EVERYTHING);
             session::close();
-            IS_LEFT_OUT.store(true, Release);
         }
     }
     session::area_or_attach(attach)
@@ -76,8 +75,8 @@ pub(crate) fn socket_path() -> Option<&'static CStr> {
 }
 
 /// Returns whether the programs that this process starts are inspected: it has a session, or the
-/// one that it was forked from has, or its attach has failed for any reason. What starts a program
-/// with a sanitizer must not pass this library on, recorded or not.
+/// one that it was forked from has, or its attach has failed. Who starts a program with a sanitizer
+/// must not pass this library on. In an unknown filter nothing is inspected: that could kill.
 pub(crate) fn watches_starts() -> bool {
     session::is_live() || IS_LEFT_OUT.load(Acquire)
 }
