@@ -80,13 +80,13 @@ fn compiler_and_its_children_match_the_reference_counts() {
     assert_eq!(assembler.ppid, driver.pid, "{report:#?}");
 }
 
-/// Node.js has 450,000 allocations of its own, in several threads, and a compiler at run time.
+/// Node.js allocates in several threads, and has a compiler at run time.
 #[test]
 fn node_matches_the_reference_counts() {
     let script = "const kept = []; for (let at = 0; at < 2000; at++) kept.push(Buffer.alloc(9000 + at));
         console.log(kept.length, require('zlib').deflateSync(Buffer.concat(kept)).length)";
     let (_, report, _) = agrees(&Program::new(test_env::need("node")).args(["-e", script]), Depth::Live);
-    assert!(report.only("node").events() > 100_000, "{report:#?}");
+    assert!(report.only("node").events() > 50_000, "{report:#?}");
 }
 
 #[test]

@@ -80,5 +80,11 @@ unsafe extern "C" fn begin(task: *mut c_void) {
 }
 
 /// What the helper shares with the process: everything but the descriptors and the working folder.
-/// `CLONE_VFORK` suspends the calling thread meanwhile.
-const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | libc::CLONE_VFORK;
+/// `CLONE_VFORK` suspends the calling thread meanwhile, and a tracer sees nothing of the helper: strace
+/// would print its calls.
+const FLAGS: i32 = libc::CLONE_VM
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_VFORK
+    | libc::CLONE_UNTRACED;
