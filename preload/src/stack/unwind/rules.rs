@@ -3,11 +3,14 @@
 //! ([`super::cfi`]). A hit is one or two loads of one cache line.
 //!
 //! The key is the return address itself (the rule is that of the byte before it, inside the call).
-//! What is above its low 15 bits is the tag. The low bits select the set, exchanged by the tag:
-//! functions of one shape that a JIT compiler makes, 64 bytes each, would share a few sets. Set and
-//! tag together identify the address, so a hit is exact. A set has two entries: with one, the
-//! 30,000 addresses of a compiler displace each other all the time. The rules of interrupted
-//! instructions, which differ from those of return addresses, are compiled each time.
+//! The low 15 bits select the set and the rest is the tag, so together they identify the address
+//! and a hit is exact. A set has two entries: with one, the 30,000 addresses of a compiler displace
+//! each other all the time. The rules of interrupted instructions, which differ from those of
+//! return addresses, are compiled each time.
+//!
+//! Generated code has sets of its own, which are looked at after the others: functions of one shape
+//! that a JIT compiler makes, 64 bytes each, would share a few sets. There the low bits select the
+//! set, exchanged by the tag, which takes a nanosecond more.
 //!
 //! What is unknown is in the table as well, so that no event asks again. Rules of generated code
 //! are dropped when memory that can be executed is unmapped.
@@ -28,8 +31,8 @@ use core::sync::atomic::{
 const SETS: usize = 1 << 15;
 
 #[repr(C, align(64))]
-struct Table([AtomicU64; 2 * SETS]);
-static TABLE: Table = Table([const { AtomicU64::new(0) }; 2 * SETS]);
+struct Table([AtomicU64; 4 * SETS]);
+static TABLE: Table = Table([const { AtomicU64::new(0) }; 4 * SETS]);
 
 /// Number of times that rules were dropped, in units of [`STEP`]. The bits below count the running
 /// `dlclose` calls: code may vanish and other code may replace it, so that nothing is kept
@@ -47,31 +50,47 @@ pub(crate) fn generation() -> Option<u32> {
 
 /// Returns the index of the first entry of an address's set, and its tag.
 #[inline(always)]
-const fn set_and_tag(address: u64) -> (usize, u64) {
+const fn set_and_tag(address: u64, is_generated: bool) -> (usize, u64) {
     let address = address >> CODE_ALIGNMENT;
     let tag = address >> SETS.trailing_zeros();
-    (((address ^ tag) & (SETS as u64 - 1)) as usize * 2, tag)
+    let set =
+        if is_generated { SETS as u64 + ((address ^ tag) & (SETS as u64 - 1)) } else { address & (SETS as u64 - 1) };
+    (set as usize * 2, tag)
 }
 
 /// Returns the rule for the step to the caller of a return address.
 #[inline(always)]
 pub(crate) fn of(address: u64) -> Rule {
-    match known(address) {
+    match entry(address, false) {
         Some(rule) => rule,
-        None => compile(address),
+        None => find(address),
     }
 }
 
-/// Returns the rule of an address if it is in the table.
+/// Returns the rule of an address if it is in one half of the table.
 #[inline(always)]
-fn known(address: u64) -> Option<Rule> {
-    let (set, tag) = set_and_tag(address);
+fn entry(address: u64, is_generated: bool) -> Option<Rule> {
+    let (set, tag) = set_and_tag(address, is_generated);
     let first = TABLE.0[set].load(Relaxed);
     if first >> 32 == tag && first != 0 {
         return Some(Rule(first & 0xffff_ffff));
     }
     let second = TABLE.0[set + 1].load(Relaxed);
     (second >> 32 == tag && second != 0).then_some(Rule(second & 0xffff_ffff))
+}
+
+/// Returns the rule of generated code, if it is in the second half of the table.
+#[cold]
+#[inline(never)]
+fn known_generated(address: u64) -> Option<Rule> {
+    entry(address, true)
+}
+
+/// Returns the rule of an address that is not in the first half of the table.
+#[cold]
+#[inline(never)]
+fn find(address: u64) -> Rule {
+    known_generated(address).unwrap_or_else(|| compile(address))
 }
 
 /// Returns the rule of an instruction, without storing it in the table.
@@ -187,7 +206,7 @@ fn keep(address: u64, rule: Rule, before: Option<u32>) {
     if rule.is_generated() {
         HAS_GENERATED.store(true, Relaxed);
     }
-    let (set, tag) = set_and_tag(address);
+    let (set, tag) = set_and_tag(address, rule.is_generated());
     let word = rule.0 | tag << 32;
     if TABLE.0[set].load(Relaxed) >> 32 != tag {
         TABLE.0[set + 1].store(TABLE.0[set].load(Relaxed), Relaxed);
@@ -219,7 +238,7 @@ pub(crate) fn look(address: u64) -> Found {
     if address < 4096 || address >> ADDRESS_BITS != 0 {
         return Found::Nothing;
     }
-    let rule = match known(address) {
+    let rule = match entry(address, false).or_else(|| known_generated(address)) {
         // Other code may be there by now.
         Some(rule) if rule.is_generated() && rule.is_target() == Some(false) && code::is_time_to_ask() => {
             compile(address)
@@ -278,14 +297,21 @@ pub(crate) fn unmapped(start: u64, bytes: u64) {
     }
 }
 
-#[cold]
 fn drop_generated() {
     HAS_GENERATED.store(false, Relaxed);
-    for word in &TABLE.0 {
-        let old = word.load(Relaxed);
-        if Rule(old).is_generated() {
-            let _ = word.compare_exchange(old, 0, Relaxed, Relaxed);
+    drop_rules(2 * SETS);
+}
+
+/// Drops the rules from an entry of the table on. What nobody has used must not take memory.
+#[cold]
+#[inline(never)]
+fn drop_rules(first: usize) {
+    let mut index = first;
+    while let Some(word) = TABLE.0.get(index) {
+        if word.load(Relaxed) != 0 {
+            word.store(0, Relaxed);
         }
+        index += 1;
     }
 }
 
@@ -327,16 +353,12 @@ pub(crate) fn closed(closing: &Closing, unmapped: bool) {
     let is_counted = closing.resets == RESETS.load(Relaxed)
         && closing.index.is_none_or(|index| CLOSERS[index].frame.swap(0, Relaxed) != 0);
     if unmapped {
-        drop_rules();
+        drop_rules(0);
         GENERATION.fetch_add(STEP, SeqCst);
     }
     if is_counted {
         GENERATION.fetch_sub(1, SeqCst);
     }
-}
-
-fn drop_rules() {
-    TABLE.0.iter().for_each(|word| word.store(0, Relaxed));
 }
 
 /// Forgets in a forked child all threads that were in `dlclose`, since they do not exist there.
@@ -347,7 +369,7 @@ pub(crate) fn forget_closers() {
     }
     RESETS.fetch_add(1, Relaxed);
     CLOSERS.iter().for_each(|closer| closer.frame.store(0, Relaxed));
-    drop_rules();
+    drop_rules(0);
     GENERATION.store((generation & !(STEP - 1)).wrapping_add(STEP), SeqCst);
 }
 
@@ -368,7 +390,7 @@ pub(crate) unsafe fn has_left(sp: usize, low: usize, end: usize) -> bool {
         let is_left = is_mine && (frame < sp || unsafe { (frame as *const u64).read_volatile() } != mark_at(frame));
         if is_left && closer.frame.compare_exchange(frame, 0, Relaxed, Relaxed).is_ok() {
             modules::retire_gone();
-            drop_rules();
+            drop_rules(0);
             GENERATION.fetch_add(STEP - 1, SeqCst);
             any = true;
         }
