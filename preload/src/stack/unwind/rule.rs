@@ -41,8 +41,8 @@ const CHECKED: u64 = 1 << 27;
 /// Mark: a return can go to the address, since a call is before it, or it is where the kernel or a
 /// hand-made frame returns to.
 const TARGET: u64 = 1 << 28;
-/// Mark: the address is in no object.
-const GENERATED: u64 = 1 << 29;
+/// Mark: the address is in no object. Words in the rule table have its opposite.
+pub(super) const GENERATED: u64 = 1 << 29;
 
 impl Rule {
     /// No unwind data.

@@ -8,16 +8,16 @@
 //! each other all the time. The rules of interrupted instructions, which differ from those of
 //! return addresses, are compiled each time.
 //!
-//! Generated code has sets of its own, which are looked at after the others: functions of one shape
-//! that a JIT compiler makes, 64 bytes each, would share a few sets. There the low bits select the
-//! set, exchanged by the tag, which takes a nanosecond more.
+//! Generated code is elsewhere in the table, and is looked at last: functions of one shape that a JIT
+//! compiler makes, 64 bytes each, would share a few sets. There the low bits select the set,
+//! exchanged by the tag, which takes a nanosecond more. A mark tells the two kinds of words apart.
 //!
 //! What is unknown is in the table as well, so that no event asks again. Rules of generated code
 //! are dropped when memory that can be executed is unmapped.
 
 use super::cfi;
 use super::code;
-use super::rule::{Kind, Rule};
+use super::rule::{GENERATED, Kind, Rule};
 use crate::arch::registers::{ADDRESS_BITS, CODE_ALIGNMENT, is_signal_return, trampoline};
 use crate::arch::{self, MAX_CALL, ends_with_call};
 use crate::elf::{self, Object, objects};
@@ -31,8 +31,8 @@ use core::sync::atomic::{
 const SETS: usize = 1 << 15;
 
 #[repr(C, align(64))]
-struct Table([AtomicU64; 4 * SETS]);
-static TABLE: Table = Table([const { AtomicU64::new(0) }; 4 * SETS]);
+struct Table([AtomicU64; 2 * SETS]);
+static TABLE: Table = Table([const { AtomicU64::new(0) }; 2 * SETS]);
 
 /// Number of times that rules were dropped, in units of [`STEP`]. The bits below count the running
 /// `dlclose` calls: code may vanish and other code may replace it, so that nothing is kept
@@ -53,9 +53,8 @@ pub(crate) fn generation() -> Option<u32> {
 const fn set_and_tag(address: u64, is_generated: bool) -> (usize, u64) {
     let address = address >> CODE_ALIGNMENT;
     let tag = address >> SETS.trailing_zeros();
-    let set =
-        if is_generated { SETS as u64 + ((address ^ tag) & (SETS as u64 - 1)) } else { address & (SETS as u64 - 1) };
-    (set as usize * 2, tag)
+    let selected = if is_generated { address ^ tag } else { address };
+    ((selected & (SETS as u64 - 1)) as usize * 2, tag)
 }
 
 /// Returns the rule for the step to the caller of a return address.
@@ -67,26 +66,28 @@ pub(crate) fn of(address: u64) -> Rule {
     }
 }
 
-/// Returns the rule of an address if it is in one half of the table.
+/// Returns the rule of an address if it is in the table, as one of this kind.
 #[inline(always)]
 fn entry(address: u64, is_generated: bool) -> Option<Rule> {
     let (set, tag) = set_and_tag(address, is_generated);
+    let is_it = |word: u64| word >> 32 == tag && word != 0 && (word & GENERATED == 0) == is_generated;
+    let rule = |word: u64| Rule(word & 0xffff_ffff & !GENERATED | if is_generated { GENERATED } else { 0 });
     let first = TABLE.0[set].load(Relaxed);
-    if first >> 32 == tag && first != 0 {
-        return Some(Rule(first & 0xffff_ffff));
+    if is_it(first) {
+        return Some(rule(first));
     }
     let second = TABLE.0[set + 1].load(Relaxed);
-    (second >> 32 == tag && second != 0).then_some(Rule(second & 0xffff_ffff))
+    is_it(second).then_some(rule(second))
 }
 
-/// Returns the rule of generated code, if it is in the second half of the table.
+/// Returns the rule of generated code, if it is in the table.
 #[cold]
 #[inline(never)]
 fn known_generated(address: u64) -> Option<Rule> {
     entry(address, true)
 }
 
-/// Returns the rule of an address that is not in the first half of the table.
+/// Returns the rule of an address that is not in the table as one of an object.
 #[cold]
 #[inline(never)]
 fn find(address: u64) -> Rule {
@@ -207,7 +208,7 @@ fn keep(address: u64, rule: Rule, before: Option<u32>) {
         HAS_GENERATED.store(true, Relaxed);
     }
     let (set, tag) = set_and_tag(address, rule.is_generated());
-    let word = rule.0 | tag << 32;
+    let word = rule.0 ^ GENERATED | tag << 32;
     if TABLE.0[set].load(Relaxed) >> 32 != tag {
         TABLE.0[set + 1].store(TABLE.0[set].load(Relaxed), Relaxed);
     }
@@ -299,19 +300,18 @@ pub(crate) fn unmapped(start: u64, bytes: u64) {
 
 fn drop_generated() {
     HAS_GENERATED.store(false, Relaxed);
-    drop_rules(2 * SETS);
+    drop_rules(true);
 }
 
-/// Drops the rules from an entry of the table on. What nobody has used must not take memory.
+/// Drops all rules, or those of generated code. What nobody has used must not take memory.
 #[cold]
 #[inline(never)]
-fn drop_rules(first: usize) {
-    let mut index = first;
-    while let Some(word) = TABLE.0.get(index) {
-        if word.load(Relaxed) != 0 {
+fn drop_rules(generated_only: bool) {
+    for word in &TABLE.0 {
+        let old = word.load(Relaxed);
+        if old != 0 && (!generated_only || old & GENERATED == 0) {
             word.store(0, Relaxed);
         }
-        index += 1;
     }
 }
 
@@ -353,7 +353,7 @@ pub(crate) fn closed(closing: &Closing, unmapped: bool) {
     let is_counted = closing.resets == RESETS.load(Relaxed)
         && closing.index.is_none_or(|index| CLOSERS[index].frame.swap(0, Relaxed) != 0);
     if unmapped {
-        drop_rules(0);
+        drop_rules(false);
         GENERATION.fetch_add(STEP, SeqCst);
     }
     if is_counted {
@@ -369,7 +369,7 @@ pub(crate) fn forget_closers() {
     }
     RESETS.fetch_add(1, Relaxed);
     CLOSERS.iter().for_each(|closer| closer.frame.store(0, Relaxed));
-    drop_rules(0);
+    drop_rules(false);
     GENERATION.store((generation & !(STEP - 1)).wrapping_add(STEP), SeqCst);
 }
 
@@ -390,7 +390,7 @@ pub(crate) unsafe fn has_left(sp: usize, low: usize, end: usize) -> bool {
         let is_left = is_mine && (frame < sp || unsafe { (frame as *const u64).read_volatile() } != mark_at(frame));
         if is_left && closer.frame.compare_exchange(frame, 0, Relaxed, Relaxed).is_ok() {
             modules::retire_gone();
-            drop_rules(0);
+            drop_rules(false);
             GENERATION.fetch_add(STEP - 1, SeqCst);
             any = true;
         }
