@@ -70,7 +70,8 @@ fn heaps(reader: &mut Reader<'_>, arena: &Arena, heap: &mut Heap) {
     let own = arena.address - arena.heap_info;
     let mut next = arena.top / HEAP_BYTES * HEAP_BYTES;
     while heap.ranges.len() < MAX_HEAPS {
-        let (of, before, size) = (reader.word(next), reader.word_or_0(next + 8), reader.word_or_0(next + 16));
+        let [before, size] = [8, 16].map(|at| reader.word_or_0(next.saturating_add(at)));
+        let of = reader.word(next);
         if of != Some(arena.address)
             || size > HEAP_BYTES
             || next >> ADDRESS_BITS != 0
