@@ -6,6 +6,7 @@ pub mod attach;
 pub mod launch;
 pub(crate) mod living;
 pub(crate) mod recorder;
+pub(crate) mod recording_lock;
 pub mod running_process;
 pub(crate) mod survivor;
 

@@ -7,6 +7,7 @@ mod addresses;
 mod allocators;
 mod annotated;
 mod attach;
+mod being_recorded;
 mod blame;
 mod bootstrap;
 mod browser;

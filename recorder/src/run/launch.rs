@@ -7,7 +7,7 @@ use crate::os::signals::Signals;
 use crate::os::spawn::{self, ExecAttributes, HeldChild, Program};
 use crate::os::sys;
 use crate::run::recorder::Outcome;
-pub use crate::run::survivor::has_recorder;
+pub use crate::run::recording_lock::has_recorder;
 use crate::run::survivor::{Plan, ProgramEnd, Progress, Summary, Survivor};
 use crate::session::options::Options;
 use crate::session::socket_dir::{SocketDir, SocketDirError};
@@ -403,7 +403,7 @@ fn read_recording(dir: &Path) -> Recording {
 /// # Errors
 /// When the lock of the recording cannot be taken.
 pub fn resume(dir: &Path) -> io::Result<Finished> {
-    crate::run::survivor::wait_for_end(dir)?;
+    crate::run::recording_lock::wait_for_end(dir)?;
     let recording = read_recording(dir);
     let first = recording.processes.first().map(|image| image.pid);
     // The part of a killed recorder has no end.

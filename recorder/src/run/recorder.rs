@@ -20,6 +20,7 @@ use crate::os::sys;
 use crate::pipeline::drain::Command;
 use crate::pipeline::stages::Stages;
 use crate::run::admission::{self, Admissions, Parent};
+use crate::run::recording_lock::RecordingLock;
 use crate::session::boards::{Boards, Found};
 use crate::session::keeper::{self, CommandKeeper, Entry};
 use crate::session::listener::{AdmitAll, Incoming, Listener, Request, SHORTEST_WAIT};
@@ -32,15 +33,13 @@ use crate::target::untraced::{self, Change, Watch};
 use census::Census;
 use children::Children;
 use descendants::Descendants;
-use formats::recording::{Accounting, Exit, ProcessInfo, README, README_TEXT, RECORDING, RESERVE, Recording};
+use formats::recording::{Accounting, Exit, ProcessInfo, README, README_TEXT, RECORDING, Recording};
 use formats::tape::RESIDENCY_END;
 use newborn::Newborn;
 use std::collections::HashMap;
-use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,8 +47,6 @@ pub use take_over::KILLED;
 use unrecorded::RefusedStart;
 use wire::limits::ENV_SOCKET;
 
-/// Size of the reserved space in bytes: see [`RESERVE`].
-const RESERVE_BYTES: i64 = 256 << 10;
 /// Minimum time between two writes of `recording.json`, except for the last one.
 const REWRITE_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -99,6 +96,8 @@ struct EndedSession {
 #[derive(Debug)]
 pub struct Recorder {
     dir: PathBuf,
+    /// Held from before there is a `recording.json` until it has its end.
+    lock: Option<RecordingLock>,
     recording: Recording,
     written: Option<Instant>,
     dirty: bool,
@@ -172,6 +171,7 @@ impl Recorder {
         let census = if options.children { Census::start() } else { Census::default() };
         let mut recorder = Recorder {
             dir: dir.to_owned(),
+            lock: RecordingLock::take(dir),
             loader: Loader::new(options.standalone, planner.clone()),
             loaded: Vec::new(),
             refused_starts: Vec::new(),
@@ -202,19 +202,7 @@ impl Recorder {
         recorder.write_recording()?;
         // On a full disk the recording goes without it.
         let _ = replace_file(&recorder.dir.join(README), README_TEXT.as_bytes(), None, Durability::Later);
-        recorder.reserve_space();
         Ok(recorder)
-    }
-
-    /// Reserves disk space for the end of the recording when the disk is full. Without it the
-    /// recording may end without its last records.
-    fn reserve_space(&self) {
-        let path = self.dir.join(RESERVE);
-        if let Ok(file) = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)
-            && nix::fcntl::posix_fallocate(&file, 0, RESERVE_BYTES).is_err()
-        {
-            let _ = file.set_len(0);
-        }
     }
 
     /// Stores the function names of the modules from here on.
@@ -460,8 +448,11 @@ impl Recorder {
         self.note_unattached(&unattached);
         self.note_unseen_children();
         self.recording.ended_unix_ns = Some(clock::unix_ns());
-        let _ = std::fs::remove_file(self.dir.join(RESERVE));
+        if let Some(lock) = &self.lock {
+            lock.free_space();
+        }
         self.write_or_note();
+        drop(self.lock);
         sync::start();
         Outcome { recording: self.recording, errors: self.errors, sums: self.sums, still_running }
     }

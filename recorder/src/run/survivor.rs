@@ -17,7 +17,7 @@ use crate::os::sys;
 use crate::session::keeper::{FILES, Request, Store};
 use crate::session::options::Options;
 use crate::target::name_saver::{self, Side, Work};
-use formats::recording::{Accounting, RESERVE};
+use formats::recording::Accounting;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{self, MsgFlags};
@@ -25,7 +25,6 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use process::{SurvivorContext, run};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -381,38 +380,5 @@ impl Drop for Survivor {
         } else {
             self.process.take().and_then(wait_for);
         }
-    }
-}
-
-/// The lock that shows that a recording has a recorder. It is held on the file that reserves disk
-/// space for the end of the recording.
-#[derive(Debug)]
-struct RecordingLock {
-    _file: File,
-}
-
-impl RecordingLock {
-    fn acquire(dir: &Path) -> Option<RecordingLock> {
-        let file = File::open(dir.join(RESERVE)).ok()?;
-        file.try_lock().ok()?;
-        Some(RecordingLock { _file: file })
-    }
-}
-
-/// Returns whether a recording has a recorder now.
-pub fn has_recorder(dir: &Path) -> bool {
-    let file = File::open(dir.join(RESERVE));
-    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)))
-}
-
-/// Waits until the recorder of a recording, if it has one, has completed the recording.
-///
-/// # Errors
-/// When the lock file exists and cannot be opened or locked.
-pub(crate) fn wait_for_end(dir: &Path) -> io::Result<()> {
-    match File::open(dir.join(RESERVE)) {
-        Ok(file) => file.lock_shared(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
     }
 }

@@ -1,6 +1,6 @@
 //! What the survivor process does from its start to its end.
 
-use super::{Message, Plan, ProgramEnd, RecordingLock, Summary, receive, send, send_to_keeper};
+use super::{Message, Plan, ProgramEnd, Summary, receive, send, send_to_keeper};
 use crate::os::crash::{self, Destination};
 use crate::os::spawn;
 use crate::os::sync;
@@ -154,7 +154,6 @@ pub(super) fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid,
     if let Some(program) = plan.missed.as_ref().and_then(|program| untraced::open_program(program)) {
         planner.search_later(program);
     }
-    let lock = RecordingLock::acquire(dir);
     let crash_report = command_pid.map(|_| Destination::of(dir));
     send(channel, &Message::Started);
     if let Some(channel) = command_pid.and_then(|_| channel.try_clone().ok()) {
@@ -178,7 +177,7 @@ pub(super) fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid,
     watch.run(dir);
     let Watch { recorder, is_alone, unrecorded, error, .. } = watch;
     let outcome = recorder.finish();
-    drop((lock, crash_report));
+    drop(crash_report);
     if is_alone {
         // The command, which would remove the folder of the socket, is gone.
         socket.parent().map(std::fs::remove_dir);
