@@ -155,20 +155,21 @@ fn ended_owners(area: &Area, slots: u32, looks: u32) -> u32 {
     looked.filter(has_ended).count() as u32
 }
 
+/// Number of slots up to which each thread gets a new one.
+const MOST: u32 = 256;
+/// Number of slots between two looks at who has ended.
+const INTERVAL: u32 = 16;
+
 /// Returns whether a slot that no thread has had yet should not be used, because the recorder is
 /// about to return others. A program that starts threads one after the other faster than a busy
 /// recorder reads their rings would get a state and a ring for each, some 50 KiB.
 #[cold]
 fn is_excessive(area: &Area, slot: u32) -> bool {
-    const MOST: u32 = 256;
     /// Programs that don't wait lose the events of threads without a slot.
     const MOST_DROPPING: u32 = 1024;
-    /// Number of slots between two looks.
-    const INTERVAL: u32 = 16;
     const LOOKS: u32 = 64;
     let is_dropping = area.header().overflow.load(Relaxed) == OVERFLOW_DROP;
-    slot >= if is_dropping { MOST_DROPPING } else { MOST }
-        && slot.is_multiple_of(INTERVAL)
+    (slot >= MOST_DROPPING || !is_dropping)
         && Need::SLEEP.is_allowed()
         && ended_owners(area, slot, LOOKS) >= LOOKS / 4 * 3
 }
@@ -178,8 +179,9 @@ fn is_excessive(area: &Area, slot: u32) -> bool {
 fn claim(area: &Area) -> Option<u32> {
     let header = area.header();
     let slots = area.params().slots;
-    let start = header.slot_hint.load(Relaxed).min(slots);
-    for index in start..slots {
+    let hint = header.slot_hint.load(Relaxed).min(slots);
+    let (mut start, mut index) = (hint, hint);
+    while index < slots {
         let Some(slot) = area.slot(index) else { break };
         let owner = &slot.owner.0;
         if index >= header.slots_used.0.load(Relaxed) {
@@ -187,8 +189,16 @@ fn claim(area: &Area) -> Option<u32> {
             if index.is_multiple_of((index.next_power_of_two() / 8).max(16)) {
                 header.slots_wanted.0.store(1, Relaxed);
             }
-            if is_excessive(area, index) {
-                break;
+            if index >= MOST && index.is_multiple_of(INTERVAL) {
+                // A thread that was interrupted in its search may have hidden slots behind the hint
+                // that the recorder freed meanwhile.
+                if start != 0 {
+                    (start, index) = (0, 0);
+                    continue;
+                }
+                if is_excessive(area, index) {
+                    break;
+                }
             }
         }
         if owner.state.load(Relaxed) == SLOT_FREE
@@ -198,11 +208,58 @@ fn claim(area: &Area) -> Option<u32> {
             header.slots_used.0.fetch_max(index + 1, AcqRel);
             // This is a hint only. If the recorder frees a slot meanwhile, it lowers the hint
             // again, and a lost update costs one scan.
-            let _ = header.slot_hint.compare_exchange(start, index + 1, Relaxed, Relaxed);
+            let _ = header.slot_hint.compare_exchange(hint, index + 1, Relaxed, Relaxed);
             return Some(index);
         }
+        index += 1;
     }
     // The hint may be above a slot that was freed at the same moment.
     header.slot_hint.store(0, Relaxed);
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heaptape_wire::area::MAGIC;
+    use heaptape_wire::{Header, Layout, Params, WIRE_VERSION};
+    use std::os::fd::AsRawFd;
+
+    /// An area with so many slots whose threads live.
+    fn area(owned: u32) -> Area {
+        let layout = Layout::new(Params::default());
+        let params = layout.params;
+        let path = std::env::temp_dir().join(std::format!("heaptape-claim-{}", sys::pid()));
+        let mut options = std::fs::File::options();
+        let file = options.read(true).write(true).create_new(true).open(&path).expect("a file");
+        std::fs::remove_file(&path).expect("it is there");
+        file.set_len(layout.total).expect("a sparse file");
+        let header = sys::map_file(core::ptr::null_mut(), 4096, file.as_raw_fd(), 0).expect("its first page");
+        // SAFETY: mapped for ever; all fields are atomics.
+        let header = unsafe { &*header.cast::<Header>() };
+        header.magic.store(MAGIC, Relaxed);
+        header.version.store(u32::from(WIRE_VERSION), Relaxed);
+        header.ring_bytes.store(params.ring_bytes, Relaxed);
+        header.slots.store(params.slots, Relaxed);
+        header.nodes.store(params.nodes, Relaxed);
+        let area = session::map(file.as_raw_fd(), layout.total).expect("an area");
+        for index in 0..owned {
+            let owner = &area.slot(index).expect("a slot").owner.0;
+            owner.state.store(SLOT_CLAIMED, Relaxed);
+            owner.tid.store(sys::tid(), Relaxed);
+        }
+        header.slots_used.0.store(owned, Relaxed);
+        header.slot_hint.store(owned, Relaxed);
+        area
+    }
+
+    /// A thread looked at slot 5 before the recorder freed it, was interrupted, took a new slot, and
+    /// moved the hint there.
+    #[test]
+    fn slot_behind_the_hint_is_found_before_many_new_ones_are_used() {
+        let area = area(MOST + 10);
+        area.slot(5).expect("a slot").owner.0.state.store(SLOT_FREE, Relaxed);
+        let claimed: Vec<u32> = (0..8).filter_map(|_| claim(&area)).collect();
+        assert_eq!(claimed, [266, 267, 268, 269, 270, 271, 5, 272]);
+    }
 }
