@@ -86,7 +86,14 @@ fn start() {
     hooks::mappings::find_next();
     process::sandbox::find_next();
     mode::switch_by(hooks::choose_targets);
-    let _ = boot::attach::area();
+    // The main thread gets its state now and not at its first event, and the unwind tables are looked at that
+    // its stacks need: until then the program may have installed a filter that kills for the system calls.
+    let here = 0;
+    if thread::is_traced(boot::claim::state(&raw const *core::hint::black_box(&here) as usize)) {
+        // libc links its first function, which calls `main`, next to this one.
+        let near_start = libc::__errno_location as *const () as u64;
+        [sys::auxiliary(libc::AT_ENTRY) as u64, near_start].into_iter().for_each(stack::unwind::rules::look_ahead);
+    }
     process::exit::prepare();
 }
 

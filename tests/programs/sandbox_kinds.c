@@ -8,6 +8,7 @@
  * ask            queries in the two usual ways whether there is seccomp, then 3 children allocate
  * unseen N       the same filter, installed by an instruction of the program's own, then N new frames
  *                of 12 KiB and new stacks
+ * first N        the same before the program has allocated anything
  * permissive     a filter that forbids what no program needs, then 3 children and a thread
  *                allocate */
 #include "own.h"
@@ -33,7 +34,8 @@
     ELSE(SECCOMP_RET_KILL_PROCESS)
 static void shut_in(void) { FILTER(ALLOCATOR_ALONE); }
 static void shut_in_unseen(void) {
-    struct sock_filter rules[] = { LOAD, ALLOCATOR_ALONE };
+    /* glibc asks for random numbers at its first allocation. */
+    struct sock_filter rules[] = { LOAD, ALLOW(getrandom), ALLOCATOR_ALONE };
     struct sock_fprog whole = { sizeof rules / sizeof *rules, rules };
     must(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new rights");
     must(!raw_call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&whole), "filter");
@@ -80,6 +82,7 @@ static void children(void) {
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "";
     unsigned long count = number(argc, argv, 2, 3);
+    if (!strcmp(how, "first")) shut_in_unseen();
     free(malloc(100000));
     pairs(100);
     if (!strcmp(how, "counter")) {
@@ -95,8 +98,8 @@ int main(int argc, char **argv) {
     } else if (!strcmp(how, "nodes")) {
         shut_in();
         branch(count);
-    } else if (!strcmp(how, "unseen")) {
-        shut_in_unseen();
+    } else if (!strcmp(how, "unseen") || !strcmp(how, "first")) {
+        if (!strcmp(how, "unseen")) shut_in_unseen();
         much_deeper(count);
         branch(8);
     } else if (!strcmp(how, "masked")) {

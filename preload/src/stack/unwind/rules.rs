@@ -110,6 +110,11 @@ pub(crate) fn at_instruction(lookup: u64) -> Rule {
     })
 }
 
+/// Looks at the unwind data of a function, so that what is near to it can be read without a system call.
+pub(crate) fn look_ahead(function: u64) {
+    find(function + 1);
+}
+
 /// Returns whether an address is the first of a described function. Unless a call is before it, no
 /// call returns there: the frame was made by hand and is the outermost (`makecontext`, or what
 /// libco puts below the function that a coroutine runs).
