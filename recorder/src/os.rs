@@ -20,6 +20,8 @@ pub(crate) mod replace_file;
 pub(crate) mod signals;
 #[allow(unsafe_code)]
 pub(crate) mod spawn;
+#[allow(unsafe_code)]
+pub(crate) mod start_again;
 pub mod sync;
 #[allow(unsafe_code)]
 pub mod sys;

@@ -3,6 +3,7 @@
 
 use heaptape_tests::{Outcome, Program, Recording, Target, same, target, test_env};
 use nix::libc;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Runs `starts` plain, preloaded without a recorder, and recorded; all three are the same.
@@ -27,9 +28,10 @@ fn sanitized(folder: &Path, sanitizer: &str) -> PathBuf {
     path
 }
 
-/// The file of AddressSanitizer's run-time library.
-fn sanitizer_runtime() -> PathBuf {
-    let output = std::process::Command::new(test_env::need("gcc")).arg("-print-file-name=libasan.so").output();
+/// The file of a sanitizer's run-time library.
+fn sanitizer_runtime(name: &str) -> PathBuf {
+    let name = format!("-print-file-name=lib{name}.so");
+    let output = std::process::Command::new(test_env::need("gcc")).arg(name).output();
     let path = String::from_utf8(output.expect("gcc").stdout).expect("UTF-8");
     PathBuf::from(path.trim()).canonicalize().expect("the library")
 }
@@ -103,6 +105,23 @@ fn program_in_an_unknown_filter_is_left_alone() {
     }
 }
 
+/// Nor is the library given on to what is started in such a filter: a sanitizer would end it.
+#[test]
+fn sanitized_program_runs_in_an_unknown_filter() {
+    let folder = test_env::folder();
+    let (starts, program) = (target::c("starts").display().to_string(), sanitized(folder.path(), "address"));
+    for shell in ["sh", "bash"] {
+        let script = folder.path().join(shell);
+        std::fs::write(&script, format!("#!/bin/{shell}\n{} 5\nexit $?\n", program.display())).expect("a script");
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("a script that may run");
+        let filter = format!("{starts} filter kill {} {}", libc::SYS_socket, script.display());
+        let program = Program::shell(&format!("env -u LD_PRELOAD SAVED_PRELOAD=$LD_PRELOAD {filter}"));
+        let plain = program.plain().success();
+        assert_eq!(plain.text(), "exited with 5\n");
+        same(&plain, &program.recorded().outcome);
+    }
+}
+
 const WAYS: [&str; 4] = ["execv", "execl", "execvp", "execve"];
 
 /// The stacks of 16 KiB and 4 KiB are enough for a program, and for one that must not load the
@@ -151,7 +170,7 @@ fn lock_on_a_started_program_is_kept() {
     let folder = test_env::folder();
     let program = folder.path().join("exits");
     test_env::copy(Target::program("exits.c").build(), &program);
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("its rights");
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("its rights");
     let (plain, recording) = started(&["lock", text(&program)]);
     assert_eq!(plain.text().matches("\nlocked\n").count(), 9, "{plain}");
     assert_eq!(recording.report().all("exits").count(), 6);
@@ -236,12 +255,15 @@ fn program_of_32_bits_does_not_get_the_library() {
 #[test]
 fn preloaded_sanitizer_stays_first() {
     let exits = target::c("exits");
-    let runtime = sanitizer_runtime();
-    let program = Program::new(&exits).arg("5").env("LD_PRELOAD", &runtime);
-    program.plain().exits(5);
-    let recording = program.recorded();
-    assert_eq!(recording.outcome.code(), 5, "{}", recording.outcome);
-    assert!(recording.not_traced("exits")[0].contains("must be loaded first"), "{:#?}", recording.about());
+    for sanitizer in ["asan", "lsan", "tsan"] {
+        let program = Program::new(&exits).arg("5").env("LD_PRELOAD", sanitizer_runtime(sanitizer));
+        program.plain().exits(5);
+        let recording = program.recorded();
+        assert_eq!(recording.outcome.code(), 5, "{}", recording.outcome);
+        assert_eq!(recording.outcome.error().lines().count(), 1, "{}", recording.outcome);
+        assert!(recording.not_traced("exits")[0].contains("must be loaded first"), "{:#?}", recording.about());
+    }
+    let runtime = sanitizer_runtime("asan");
     let line = format!("LD_PRELOAD=$LD_PRELOAD:{} {} 5", runtime.display(), exits.display());
     let program = Program::shell(&line);
     let plain = program.plain().exits(5);

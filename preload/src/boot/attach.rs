@@ -45,6 +45,8 @@ pub(crate) fn area() -> Option<Area> {
         // Even the number of the process may be what a filter kills for.
         if sys::environment(ENV_SOCKET).is_some() && !may_attach() {
             sys::forbid(Need::EVERYTHING);
+            // Whoever is started inherits the filter, and must not get the library.
+            IS_LEFT_OUT.store(true, Release);
             session::close();
         }
     }

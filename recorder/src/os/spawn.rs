@@ -6,6 +6,7 @@
 //! ignored signals, pending signals, closed standard streams, interval timers, the parent-death
 //! signal and the subreaper flag.
 
+use super::start_again;
 use nix::errno::Errno;
 use nix::libc;
 use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_long, c_void};
@@ -286,6 +287,7 @@ impl Program {
                 entry = entry.add(1);
             }
         }
+        start_again::restore(&mut environment);
         Ok(Program { path: text(path)?, arguments, environment })
     }
 

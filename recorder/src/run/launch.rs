@@ -5,6 +5,7 @@ use crate::inject::static_program::{self, StaticProgram, Tracee};
 use crate::os::crash::{self, Destination};
 use crate::os::signals::Signals;
 use crate::os::spawn::{self, ExecAttributes, HeldChild, Program};
+use crate::os::start_again;
 use crate::os::sys;
 use crate::run::recorder::Outcome;
 pub use crate::run::recording_lock::has_recorder;
@@ -145,7 +146,7 @@ pub fn make_dir(dir: Option<&Path>, program: &OsStr, pid: u32) -> Result<PathBuf
 /// before.
 pub fn preload(library: &Path, further: &[PathBuf]) -> OsString {
     let mut value = library.as_os_str().to_owned();
-    let before = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty());
+    let before = start_again::preloaded().filter(|others| !others.is_empty());
     for other in further.iter().map(|path| path.as_os_str()).chain(before.as_deref()) {
         value.push(":");
         value.push(other);
@@ -159,7 +160,7 @@ fn why_unsuited(launch: &Launch) -> Option<&'static str> {
     if sanitizer::is_sanitized(&path) {
         return Some("it was built with a sanitizer, which must be loaded first; build it without one to record it");
     }
-    let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let preloaded = start_again::preloaded().unwrap_or_default();
     let is_runtime =
         |libraries: &OsStr| wire::sanitizer::libraries(libraries.as_bytes()).any(wire::sanitizer::is_runtime);
     if is_runtime(&preloaded) || launch.preloads.iter().any(|path| is_runtime(path.as_os_str())) {
