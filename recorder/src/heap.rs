@@ -10,3 +10,4 @@ pub(crate) mod live;
 pub mod profile;
 pub mod profile_delta;
 pub(crate) mod stacks;
+pub mod thread_number;

@@ -12,6 +12,7 @@ mod recorded;
 
 use heaptape_formats::tape::{self, Codec};
 use heaptape_recorder::digest::ProcessRecording;
+use heaptape_recorder::heap::thread_number::ThreadNumber;
 use heaptape_recorder::os::aside::Owner;
 use heaptape_recorder::os::clock::Clock;
 use heaptape_recorder::os::sys::Mapping;
@@ -199,7 +200,7 @@ fn main() {
             for (chunk, batch) in records.chunks(1 << 14).zip(&mut batches) {
                 batch.clear();
                 queue.records().extend_from_slice(chunk);
-                merge(&mut [(1, &mut queue)], u64::MAX >> 1, u64::MAX >> 1, batch, &|| ());
+                merge(&mut [(ThreadNumber(1), &mut queue)], u64::MAX >> 1, u64::MAX >> 1, batch, &|| ());
                 batch.limit = u64::MAX >> 1;
             }
             merged = merged.min(begun.elapsed().as_nanos() as f64 / records.len() as f64);

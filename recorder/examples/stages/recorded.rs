@@ -4,6 +4,7 @@ use heaptape_formats::tape::{
     self, COLUMN_ENTRIES, COLUMN_SITES, COLUMN_TICKS, Codec, Column, Reader, Record as TapeRecord, Site, Step,
 };
 use heaptape_formats::{leb128, mtrc};
+use heaptape_recorder::heap::thread_number::ThreadNumber;
 use heaptape_recorder::rings::{Batch, Run};
 use heaptape_wire::event::DELTA_LIMIT;
 use heaptape_wire::{Event, Op, Record};
@@ -18,7 +19,7 @@ pub(crate) struct Recorded {
     /// Address of each live block, by its index.
     live: HashMap<u64, u64>,
     /// The last timestamp of each thread.
-    timestamps: HashMap<u32, u64>,
+    timestamps: HashMap<ThreadNumber, u64>,
 }
 
 const BATCH: usize = 1 << 13;
@@ -79,11 +80,11 @@ impl Recorded {
             match record {
                 mtrc::Record::Alloc { index, address, size, location } => {
                     let op = if entry > Op::ALLOC_REPORTED.0 { Op::MALLOC } else { Op(entry) };
-                    self.push(location.thread as u32, tick, Event { op, stack: site(), address, size });
+                    self.push(ThreadNumber(location.thread as u32), tick, Event { op, stack: site(), address, size });
                     self.live.insert(index, address);
                 }
                 mtrc::Record::Resize { index, address, size, location } => {
-                    let thread = location.thread as u32;
+                    let thread = ThreadNumber(location.thread as u32);
                     let old = self.live.insert(index, address).unwrap_or(address);
                     self.push(thread, tick, Event { op: Op::RESIZE_BEGIN, stack: 0, address: old, size: 0 });
                     self.push(thread, tick, Event { op: Op::RESIZE, stack: site(), address, size });
@@ -91,14 +92,14 @@ impl Recorded {
                 mtrc::Record::Free { index, location } => {
                     let op = if Op(entry).is_free() { Op(entry) } else { Op::FREE };
                     let address = self.live.remove(&index).expect("a live block");
-                    self.push(location.thread as u32, tick, Event { op, stack: 0, address, size: 0 });
+                    self.push(ThreadNumber(location.thread as u32), tick, Event { op, stack: 0, address, size: 0 });
                 }
                 _ => {}
             }
         }
     }
 
-    fn push(&mut self, thread: u32, tick: u64, event: Event) {
+    fn push(&mut self, thread: ThreadNumber, tick: u64, event: Event) {
         if self.batches.last().is_none_or(|batch| batch.records.len() >= BATCH) {
             self.batches.push(Batch { limit: u64::MAX >> 1, ..Batch::default() });
         }

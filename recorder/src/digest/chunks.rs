@@ -2,6 +2,7 @@
 //! processes, and write jobs to the store.
 
 use crate::digest::process::{ProcessCommand, ProcessRecording};
+use crate::heap::thread_number::ThreadNumber;
 use crate::rings::batch::{Batch, InFlight};
 use crate::rings::slots::EventCounts;
 use crate::session::traced_process::{Session, SessionId};
@@ -41,13 +42,13 @@ pub enum Message {
         tick: u64,
     },
     /// A new thread, or the name of a known one: number, tid, name, tick.
-    Thread(SessionId, u32, u32, Vec<u8>, u64),
+    Thread(SessionId, ThreadNumber, u32, Vec<u8>, u64),
     /// Records of a session, in order.
     Batch(SessionId, Batch),
     /// The event counts of threads in their control records, by number.
-    Counts(SessionId, Vec<(u32, EventCounts)>),
+    Counts(SessionId, Vec<(ThreadNumber, EventCounts)>),
     /// A thread has ended, and all its records were sent before.
-    ThreadEnded(SessionId, u32, EventCounts),
+    ThreadEnded(SessionId, ThreadNumber, EventCounts),
     /// A note for the readers of the recording.
     Note(SessionId, String),
     Process(SessionId, ProcessCommand),

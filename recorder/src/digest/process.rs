@@ -30,6 +30,7 @@ use crate::heap::annotations::Annotations;
 use crate::heap::index::MAX_SIZE;
 use crate::heap::live::Call;
 use crate::heap::stacks::Stacks;
+use crate::heap::thread_number::ThreadNumber;
 use crate::rings::batch::{Batch, RunningTimestamp, Step};
 use crate::rings::slots::EventCounts;
 use crate::session::options::Mode;
@@ -146,16 +147,16 @@ impl ProcessRecording {
     }
 
     /// Notes a new thread, or its name.
-    pub fn thread(&mut self, number: u32, tid: u32, name: Vec<u8>, first_tick: u64) {
+    pub fn thread(&mut self, number: ThreadNumber, tid: u32, name: Vec<u8>, first_tick: u64) {
         self.add_thread_if_new(number);
-        let thread = tape::Thread { number, tid, name: name.into(), first_tick };
+        let thread = tape::Thread { number: number.0, tid, name: name.into(), first_tick };
         if self.output.has_events() {
             self.output.push(TapeRecord::Thread(thread.clone()));
         }
         self.threads.identify(thread);
     }
 
-    fn add_thread_if_new(&mut self, thread: u32) {
+    fn add_thread_if_new(&mut self, thread: ThreadNumber) {
         self.threads.add_if_new(thread, self.session.options.sample_bytes);
     }
 
@@ -216,7 +217,7 @@ impl ProcessRecording {
     fn read<'a>(
         &mut self,
         records: &'a [Record],
-        thread: u32,
+        thread: ThreadNumber,
         running: &mut RunningTimestamp,
         limit: u64,
     ) -> &'a [Record] {
@@ -311,7 +312,7 @@ impl ProcessRecording {
     }
 
     #[cold]
-    fn end_gap(&mut self, thread: u32, to_tick: u64) {
+    fn end_gap(&mut self, thread: ThreadNumber, to_tick: u64) {
         let loss = self.threads.end_gap(thread, to_tick);
         self.add_loss(loss);
     }
@@ -328,7 +329,7 @@ impl ProcessRecording {
 
     /// Reports the drops that no record in the ring will report, since the thread has ended or has
     /// no ring.
-    fn report_drops(&mut self, thread: u32, to_tick: u64) {
+    fn report_drops(&mut self, thread: ThreadNumber, to_tick: u64) {
         let loss = self.threads.report_drops(thread, to_tick);
         self.add_loss(loss);
     }
@@ -400,15 +401,15 @@ impl ProcessRecording {
         self.schedule.summary_written();
     }
 
-    pub fn counts(&mut self, thread: u32, counts: EventCounts) {
+    pub fn counts(&mut self, thread: ThreadNumber, counts: EventCounts) {
         self.threads.set_counts(thread, counts);
-        if thread == 0 {
+        if !thread.is_some() {
             let now = self.last_tick;
             self.report_drops(thread, now);
         }
     }
 
-    pub(crate) fn thread_ended(&mut self, thread: u32, counts: EventCounts) {
+    pub(crate) fn thread_ended(&mut self, thread: ThreadNumber, counts: EventCounts) {
         self.counts(thread, counts);
         self.threads.count_unpublished(thread);
         self.report_drops(thread, self.last_tick);

@@ -6,6 +6,7 @@
 //! trusted: at most [`MAX_TEXTS`] different texts are kept.
 
 use crate::heap::live::Call;
+use crate::heap::thread_number::ThreadNumber;
 use formats::tape::{ANNOTATION_START, HEAP_PREFIX, LABEL_PREFIX};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,7 +58,7 @@ pub(crate) enum Pending {
 
 #[derive(Debug, Default)]
 pub(crate) struct Annotations {
-    threads: FxHashMap<u32, ThreadAnnotations>,
+    threads: FxHashMap<ThreadNumber, ThreadAnnotations>,
     /// Number of each name, from 1.
     numbers: FxHashMap<Vec<u8>, u32>,
     names: Vec<Vec<u8>>,
@@ -87,21 +88,21 @@ impl Annotations {
 
     /// Returns the site of the innermost label of a thread; 0 for none.
     #[inline]
-    pub(crate) fn label_site(&self, thread: u32) -> u32 {
+    pub(crate) fn label_site(&self, thread: ThreadNumber) -> u32 {
         if self.threads.is_empty() { 0 } else { self.threads.get(&thread).map_or(0, |thread| thread.label_site) }
     }
 
-    pub(crate) fn set_label_site(&mut self, thread: u32, site: u32) {
+    pub(crate) fn set_label_site(&mut self, thread: ThreadNumber, site: u32) {
         self.thread(thread).label_site = site;
     }
 
     /// Returns the numbers of the labels of a thread, the outermost first.
-    pub(crate) fn labels(&self, thread: u32) -> Vec<u32> {
+    pub(crate) fn labels(&self, thread: ThreadNumber) -> Vec<u32> {
         self.threads.get(&thread).map_or_else(Vec::new, |thread| thread.labels.iter().map(|label| label.1).collect())
     }
 
     /// Returns the heap of the next reported event of a thread; 0 for none.
-    pub(crate) fn heap(&self, thread: u32) -> u32 {
+    pub(crate) fn heap(&self, thread: ThreadNumber) -> u32 {
         self.threads.get(&thread).map_or(0, |thread| thread.heap)
     }
 
@@ -128,7 +129,7 @@ impl Annotations {
     }
 
     /// Forgets a thread that has ended.
-    pub(crate) fn end_thread(&mut self, thread: u32) {
+    pub(crate) fn end_thread(&mut self, thread: ThreadNumber) {
         self.threads.remove(&thread);
     }
 
@@ -139,24 +140,24 @@ impl Annotations {
         self.pools.clear();
     }
 
-    fn thread(&mut self, thread: u32) -> &mut ThreadAnnotations {
+    fn thread(&mut self, thread: ThreadNumber) -> &mut ThreadAnnotations {
         self.threads.entry(thread).or_default()
     }
 
     /// Adds a part of the text of the annotation that follows.
-    fn add_text(&mut self, thread: u32, address: u64, size: u64) {
+    fn add_text(&mut self, thread: ThreadNumber, address: u64, size: u64) {
         let text = &mut self.thread(thread).text;
         let bytes = (u128::from(address) | u128::from(size) << 64).to_le_bytes();
         let new = bytes.iter().take(TEXT_BYTES).take_while(|byte| **byte != 0);
         text.extend(new.take(MAX_TEXT.saturating_sub(text.len())));
     }
 
-    fn take_text(&mut self, thread: u32) -> Vec<u8> {
+    fn take_text(&mut self, thread: ThreadNumber) -> Vec<u8> {
         std::mem::take(&mut self.thread(thread).text)
     }
 
     /// Returns the number of the text of the annotation.
-    fn take_number(&mut self, thread: u32, prefix: &str) -> u32 {
+    fn take_number(&mut self, thread: ThreadNumber, prefix: &str) -> u32 {
         let text = self.take_text(thread);
         let name = [prefix.as_bytes(), &text].concat();
         if let Some(number) = self.numbers.get(&name) {
@@ -261,7 +262,7 @@ mod tests {
     use super::*;
 
     fn call(op: Op, address: u64, size: u64) -> Call {
-        Call { op, thread: 1, site: 7, address, size, weight: size, tick: 5 }
+        Call { op, thread: ThreadNumber(1), site: 7, address, size, weight: size, tick: 5 }
     }
 
     fn say(annotations: &mut Annotations, op: Op, text: &str, address: u64, size: u64) -> Option<Vec<u8>> {
@@ -299,12 +300,12 @@ mod tests {
         let mut annotations = Annotations::default();
         say(&mut annotations, Op::LABEL, "outer", 1, 1);
         say(&mut annotations, Op::LABEL, "third", 1, 3);
-        assert_eq!(annotations.labels(1).len(), 2);
+        assert_eq!(annotations.labels(ThreadNumber(1)).len(), 2);
         say(&mut annotations, Op::LABEL, "", 0, 2);
-        assert_eq!(annotations.labels(1), [1]);
+        assert_eq!(annotations.labels(ThreadNumber(1)), [1]);
         say(&mut annotations, Op::LABEL, "deep", 1, u64::MAX);
         say(&mut annotations, Op::LABEL, "", 0, 0);
-        assert!(annotations.labels(1).is_empty());
+        assert!(annotations.labels(ThreadNumber(1)).is_empty());
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod queues;
 
 use crate::heap::index::{Block, Index, Location};
 use crate::heap::journal::{Changes, Journal};
+use crate::heap::thread_number::ThreadNumber;
 use formats::resident::Covered;
 use formats::tape::Entry;
 use look_ahead::LookAhead;
@@ -23,7 +24,7 @@ use wire::Op;
 pub(crate) struct Call {
     /// The operation that was called.
     pub op: Op,
-    pub thread: u32,
+    pub thread: ThreadNumber,
     /// Number of the site; 0 for none.
     pub site: u32,
     pub address: u64,
@@ -120,7 +121,7 @@ enum Origin {
 
 #[derive(Clone, Copy, Debug)]
 struct OpenResize {
-    thread: u32,
+    thread: ThreadNumber,
     address: u64,
     origin: Origin,
 }
@@ -489,7 +490,7 @@ impl Live {
     }
 
     /// Ends a thread: applies its waiting calls and undoes its open resizes.
-    pub(crate) fn end_thread(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
+    pub(crate) fn end_thread(&mut self, thread: ThreadNumber, tick: u64, out: &mut Vec<Effect>) {
         self.stop_looking_ahead(u64::MAX, out);
         self.apply_waiting(thread, out);
         self.stop_looking_ahead(u64::MAX, out);
@@ -497,7 +498,7 @@ impl Live {
     }
 
     /// Undoes the open resizes of a thread: their blocks are live again.
-    fn undo_open_resizes(&mut self, thread: u32, tick: u64, out: &mut Vec<Effect>) {
+    fn undo_open_resizes(&mut self, thread: ThreadNumber, tick: u64, out: &mut Vec<Effect>) {
         let (gone, rest) = self.open_resizes.iter().partition::<Vec<OpenResize>, _>(|open| open.thread == thread);
         self.open_resizes = rest;
         if !gone.is_empty() {

@@ -346,10 +346,14 @@ impl Drain {
                     self.send(worker, Message::Thread(id, number, tid, name, self.clock.now()));
                 }
                 ThreadEvent::Corrupt(thread, why) => {
-                    tracing::warn!(pid = session.process.pid, thread, "a ring is not read any further: {why}");
+                    tracing::warn!(
+                        pid = session.process.pid,
+                        thread = thread.0,
+                        "a ring is not read any further: {why}"
+                    );
                     self.send(
                         worker,
-                        Message::Note(id, format!("the ring of thread {thread} is not read any further: {why}")),
+                        Message::Note(id, format!("the ring of thread {} is not read any further: {why}", thread.0)),
                     );
                 }
                 ThreadEvent::Ended(..) => {}

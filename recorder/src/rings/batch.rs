@@ -4,6 +4,7 @@
 //! Code that copies records steps over them with [`RunningTimestamp`]. Drain and digest use the
 //! same steps, so both see the same timestamps.
 
+use crate::heap::thread_number::ThreadNumber;
 use formats::tape::journal::Position;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,7 +14,7 @@ use wire::{Op, Record};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Number of the thread in the recording.
-    pub thread: u32,
+    pub thread: ThreadNumber,
     pub records: u32,
     /// The thread's running timestamp before the first record.
     pub timestamp: u64,

@@ -8,6 +8,7 @@
 //! barrier, and a ring with one can only add timestamps from its last one on. The frontier is the
 //! smallest of these bounds.
 
+use crate::heap::thread_number::ThreadNumber;
 use crate::rings::batch::{Batch, Run, RunningTimestamp, Step};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -126,7 +127,7 @@ impl RecordQueue {
     }
 
     /// Sends all events up to `limit`, and finds the event after them.
-    fn send(&mut self, limit: u64, now: u64, thread: u32, batch: &mut Batch) {
+    fn send(&mut self, limit: u64, now: u64, thread: ThreadNumber, batch: &mut Batch) {
         let (from, timestamp) = (self.start, self.running.timestamp);
         let (mut running, mut highest, mut prefixes) = (self.running, self.highest, 0);
         let (mut index, latest_valid) = (from, now.saturating_add(CLOCK_TOLERANCE));
@@ -174,7 +175,7 @@ impl RecordQueue {
 /// queues with their threads, by slot; `now` is as in [`RecordQueue::find_next`]. Calls
 /// `keep_alive` repeatedly while there is much to do.
 pub fn merge(
-    queues: &mut [(u32, &mut RecordQueue)],
+    queues: &mut [(ThreadNumber, &mut RecordQueue)],
     frontier: u64,
     now: u64,
     batch: &mut Batch,
@@ -218,7 +219,7 @@ mod tests {
     }
 
     /// Returns (timestamp, thread, address) in order, as the digest sees them.
-    fn read(batch: &Batch) -> Vec<(u64, u32, u64)> {
+    fn read(batch: &Batch) -> Vec<(u64, ThreadNumber, u64)> {
         let (mut out, mut records) = (Vec::new(), batch.records.iter());
         for run in &batch.runs {
             let mut running = RunningTimestamp { timestamp: run.timestamp };
@@ -273,11 +274,14 @@ mod tests {
                         queue.records().extend(records);
                     }
                 }
-                let mut named: Vec<_> = queues.iter_mut().enumerate().map(|(n, queue)| (n as u32, queue)).collect();
+                let mut named: Vec<_> =
+                    queues.iter_mut().enumerate().map(|(n, queue)| (ThreadNumber(n as u32), queue)).collect();
                 merge(&mut named, frontier, u64::MAX, &mut batch, &|| ());
             }
-            let expected: Vec<_> =
-                all.iter().map(|(timestamp, thread, _, address)| (*timestamp, *thread, *address)).collect();
+            let expected: Vec<_> = all
+                .iter()
+                .map(|(timestamp, thread, _, address)| (*timestamp, ThreadNumber(*thread), *address))
+                .collect();
             assert_eq!(read(&batch), expected);
         }
     }
@@ -286,11 +290,11 @@ mod tests {
     fn incomplete_event_waits_and_invalid_record_closes_the_queue() {
         let (mut queue, mut batch) = (RecordQueue::default(), Batch::default());
         queue.records().extend([event(16, 5), Record::timestamp(9)]);
-        merge(&mut [(1, &mut queue)], 100, 100, &mut batch, &|| ());
+        merge(&mut [(ThreadNumber(1), &mut queue)], 100, 100, &mut batch, &|| ());
         assert_eq!((batch.records.len(), queue.waiting()), (1, 1));
         queue.records().extend([event(32, 0), Record::default(), event(48, 0)]);
-        merge(&mut [(1, &mut queue)], 100, 100, &mut batch, &|| ());
-        assert_eq!(read(&batch), [(5, 1, 16), (9, 1, 32)]);
+        merge(&mut [(ThreadNumber(1), &mut queue)], 100, 100, &mut batch, &|| ());
+        assert_eq!(read(&batch), [(5, ThreadNumber(1), 16), (9, ThreadNumber(1), 32)]);
         assert!(queue.is_corrupt() && queue.waiting() == 0);
     }
 
@@ -298,7 +302,7 @@ mod tests {
     fn timestamp_from_the_future_delays_nothing() {
         let (mut queue, mut batch) = (RecordQueue::default(), Batch::default());
         queue.records().extend([Record::timestamp(u64::MAX), event(16, 0), event(32, 1)]);
-        merge(&mut [(1, &mut queue)], 1000, 1000, &mut batch, &|| ());
+        merge(&mut [(ThreadNumber(1), &mut queue)], 1000, 1000, &mut batch, &|| ());
         assert_eq!(batch.records.len(), 3);
     }
 

@@ -1,6 +1,7 @@
 //! The thread slots of one session in the drain: their owners, the records that wait in their
 //! rings, and the ends of their owners.
 
+use crate::heap::thread_number::ThreadNumber;
 use crate::os::sys::Mapping;
 use crate::rings::batch::{Batch, RunningTimestamp};
 use crate::rings::heartbeat::Heart;
@@ -40,7 +41,7 @@ struct Slot {
     reader: Reader,
     queue: RecordQueue,
     /// Thread number of the owner; 0 while the slot has no known owner.
-    thread: u32,
+    thread: ThreadNumber,
     tid: u32,
     /// Number of earlier owners of the slot.
     owner: u32,
@@ -95,11 +96,11 @@ pub struct EventCounts {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ThreadEvent {
     /// A slot has a new owner: thread number, tid.
-    Started(u32, u32),
+    Started(ThreadNumber, u32),
     /// An owner has ended and all its records were sent: thread number, counts.
-    Ended(u32, EventCounts),
+    Ended(ThreadNumber, EventCounts),
     /// A ring is corrupt and is not read any more: thread number, reason.
-    Corrupt(u32, &'static str),
+    Corrupt(ThreadNumber, &'static str),
 }
 
 /// The thread slots of one session.
@@ -245,7 +246,7 @@ impl Slots {
                 before: EventCounts { emitted, lost: reported, sampled_out },
                 reader,
                 queue: RecordQueue::default(),
-                thread: 0,
+                thread: ThreadNumber::NONE,
                 tid: 0,
                 quiet_until: self.barrier,
                 pending: None,
@@ -312,7 +313,7 @@ impl Slots {
                 return u64::MAX;
             }
         };
-        if (poll.ready > 0 || poll.pending) && slot.thread == 0 {
+        if (poll.ready > 0 || poll.pending) && !slot.thread.is_some() {
             self.assign_owner(index, control);
         }
         let slot = &mut self.slots[index];
@@ -370,7 +371,7 @@ impl Slots {
         // threads contained it.
         if tid != 0
             && let Some(old) = self.owned.insert(tid, index)
-            && self.slots[old].thread != 0
+            && self.slots[old].thread.is_some()
         {
             self.release_slot(old);
         }
@@ -394,8 +395,8 @@ impl Slots {
         if slot.unkept > 0 {
             slot.queue.records().push(wire::Record::dropped(slot.unkept));
         }
-        (slot.thread, slot.tid, slot.is_active, slot.is_name_final) = (self.threads, tid, true, false);
-        self.events.push(ThreadEvent::Started(self.threads, tid));
+        (slot.thread, slot.tid, slot.is_active, slot.is_name_final) = (ThreadNumber(self.threads), tid, true, false);
+        self.events.push(ThreadEvent::Started(ThreadNumber(self.threads), tid));
     }
 
     fn close(&mut self, index: usize, why: &'static str) {
@@ -409,7 +410,7 @@ impl Slots {
     fn merge(&mut self, frontier: u64, now: u64, batch: &mut Batch, heart: &Heart) {
         batch.limit = frontier.min(now);
         batch.many_threads = self.threads > 1;
-        let mut queues: Vec<(u32, &mut RecordQueue)> = Vec::new();
+        let mut queues: Vec<(ThreadNumber, &mut RecordQueue)> = Vec::new();
         for slot in self.slots.iter_mut().filter(|slot| slot.queue.waiting() > 0) {
             queues.push((slot.thread, &mut slot.queue));
         }
@@ -432,7 +433,7 @@ impl Slots {
         let number = self.batches + 1;
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let tail = slot.reader.tail().saturating_sub(slot.queue.waiting() as u64);
-            if tail <= slot.sent.0 || slot.thread == 0 || slot.is_corrupt || slot.queue.is_corrupt() {
+            if tail <= slot.sent.0 || !slot.thread.is_some() || slot.is_corrupt || slot.queue.is_corrupt() {
                 continue;
             }
             let (events, reported) = slot.queue.sent();
@@ -460,7 +461,7 @@ impl Slots {
             let Some(control) = mapping.slot(index) else { continue };
             let producer = &control.producer.0;
             let counted = producer.emitted.load(Acquire) > 0 || producer.sampled_out.load(Relaxed) > 0;
-            if counted && self.slots.get(index as usize).is_some_and(|slot| slot.thread == 0) {
+            if counted && self.slots.get(index as usize).is_some_and(|slot| !slot.thread.is_some()) {
                 self.assign_owner(index as usize, control);
             }
         }
@@ -491,11 +492,11 @@ impl Slots {
 
     /// Returns the counts of all owners by thread number. Number 0 is for events that found no free
     /// slot.
-    pub(crate) fn counts(&self) -> Vec<(u32, EventCounts)> {
+    pub(crate) fn counts(&self) -> Vec<(ThreadNumber, EventCounts)> {
         let unassigned = self.mapping.header().dropped_without_slot.load(Relaxed).saturating_sub(self.unassigned);
-        let owned = self.slots.iter().enumerate().filter(|(_, slot)| slot.thread != 0);
+        let owned = self.slots.iter().enumerate().filter(|(_, slot)| slot.thread.is_some());
         let counts = owned.map(|(index, slot)| (slot.thread, self.counts_of(index)));
-        std::iter::once((0, EventCounts { emitted: unassigned, lost: unassigned, sampled_out: 0 }))
+        std::iter::once((ThreadNumber::NONE, EventCounts { emitted: unassigned, lost: unassigned, sampled_out: 0 }))
             .chain(counts)
             .collect()
     }
@@ -508,7 +509,7 @@ impl Slots {
         }
         let mut quiet = Vec::new();
         for slot in &mut self.slots {
-            if slot.thread != 0 && slot.tid != 0 && (all || !slot.is_active) && slot.queue.waiting() == 0 {
+            if slot.thread.is_some() && slot.tid != 0 && (all || !slot.is_active) && slot.queue.waiting() == 0 {
                 quiet.push(slot.tid);
             }
             slot.is_active = false;
@@ -517,8 +518,8 @@ impl Slots {
     }
 
     /// Returns the owners whose name should be read again: thread number, tid.
-    pub(crate) fn unnamed(&mut self) -> Vec<(u32, u32)> {
-        let unnamed = self.slots.iter_mut().filter(|slot| slot.thread != 0 && !slot.is_name_final);
+    pub(crate) fn unnamed(&mut self) -> Vec<(ThreadNumber, u32)> {
+        let unnamed = self.slots.iter_mut().filter(|slot| slot.thread.is_some() && !slot.is_name_final);
         unnamed
             .map(|slot| {
                 slot.is_name_final = true;
@@ -531,7 +532,7 @@ impl Slots {
     pub(crate) fn gone(&mut self, tids: &FxHashSet<u32>) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
-            if slot.thread != 0 && tids.contains(&slot.tid) {
+            if slot.thread.is_some() && tids.contains(&slot.tid) {
                 self.release_slot(index);
             }
         }
@@ -558,7 +559,7 @@ impl Slots {
         if self.owned.get(&slot.tid) == Some(&index) {
             self.owned.remove(&slot.tid);
         }
-        (slot.thread, slot.tid, slot.pending, slot.is_corrupt) = (0, 0, None, false);
+        (slot.thread, slot.tid, slot.pending, slot.is_corrupt) = (ThreadNumber::NONE, 0, None, false);
         (slot.running, slot.reported, slot.before, slot.unkept) = Default::default();
         slot.sent = (head, 0);
         slot.queue.restart();

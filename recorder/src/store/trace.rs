@@ -159,7 +159,7 @@ impl Trace {
     pub(crate) fn alloc(&mut self, call: &Call, entry: u8, index: u64) {
         self.begin(entry, call.tick);
         self.commit.allocations += 1;
-        self.mtrc.record(ALLOC, [index, call.address, call.size], call.thread.into());
+        self.mtrc.record(ALLOC, [index, call.address, call.size], call.thread.0.into());
         self.put_allocation(call.site, call.weight);
     }
 
@@ -180,7 +180,7 @@ impl Trace {
     pub(crate) fn resize(&mut self, call: &Call, entry: u8, index: u64, previous: Option<(u32, u64)>) {
         self.previous(index, previous);
         self.begin(entry, call.tick);
-        self.mtrc.record(RESIZE, [index, call.address, call.size], call.thread.into());
+        self.mtrc.record(RESIZE, [index, call.address, call.size], call.thread.0.into());
         self.put_allocation(call.site, call.weight);
     }
 
@@ -189,7 +189,7 @@ impl Trace {
     pub(crate) fn free(&mut self, call: &Call, entry: u8, index: u64, previous: Option<(u32, u64)>) {
         self.previous(index, previous);
         self.begin(entry, call.tick);
-        self.mtrc.record(FREE, [index], call.thread.into());
+        self.mtrc.record(FREE, [index], call.thread.0.into());
         if self.free_sites {
             self.sites.number(call.site.into());
         }
@@ -207,7 +207,7 @@ impl Trace {
         let unmatched = Unmatched {
             position: self.commit.events as u32,
             address: call.address,
-            thread: call.thread,
+            thread: call.thread.0,
             entry,
             tick: tick.saturating_sub(self.commit.first_tick),
         };

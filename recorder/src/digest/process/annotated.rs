@@ -4,6 +4,7 @@
 use super::ProcessRecording;
 use crate::heap::annotations::{self, Pending};
 use crate::heap::live::Call;
+use crate::heap::thread_number::ThreadNumber;
 use formats::tape::{Mark, Record as TapeRecord};
 use wire::Op;
 
@@ -19,7 +20,7 @@ impl ProcessRecording {
         let Call { op, thread, tick, .. } = call;
         if let Some(text) = self.annotations.read(call) {
             self.marks_seen += 1;
-            let mark = Mark { tick, thread, text: text.into() };
+            let mark = Mark { tick, thread: thread.0, text: text.into() };
             if self.marks_seen == MAX_MARKS {
                 self.note(format!("the program set more than {MAX_MARKS} marks; later ones are left out"));
             } else if self.marks_seen < MAX_MARKS && self.output.has_events() {
@@ -37,14 +38,14 @@ impl ProcessRecording {
 
     /// Returns the site of the innermost label of a thread, with the frame `outer` outside of all
     /// labels.
-    fn labels_below(&mut self, outer: u32, thread: u32) -> u32 {
+    fn labels_below(&mut self, outer: u32, thread: ThreadNumber) -> u32 {
         let labels = self.annotations.labels(thread);
         labels.into_iter().fold(outer, |parent, label| self.stacks.annotation(parent, annotations::address(label)))
     }
 
     /// Returns the site of an event of a thread with labels, or of a reported one.
     #[cold]
-    pub(super) fn annotated_site(&mut self, thread: u32, op: Op, site: u32) -> u32 {
+    pub(super) fn annotated_site(&mut self, thread: ThreadNumber, op: Op, site: u32) -> u32 {
         let heap = if op.is_reported() { self.annotations.heap(thread) } else { 0 };
         let outer = match heap {
             0 => self.annotations.label_site(thread),

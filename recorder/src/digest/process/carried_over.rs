@@ -5,6 +5,7 @@
 use super::ProcessRecording;
 use super::carried_mappings::path_of;
 use crate::heap::live::Call;
+use crate::heap::thread_number::ThreadNumber;
 use crate::os::replace_file::{Durability, replace_file};
 use crate::store::trace::Chunk;
 use crate::store::writer::WriteJob;
@@ -82,7 +83,7 @@ impl ProcessRecording {
             let (address, size, weight) = (number(0), number(8), number(16));
             let site = self.stacks.site(node, self.output.records());
             let tick = self.last_tick;
-            let call = Call { op: Op::MALLOC, thread: 0, site, address, size, weight, tick };
+            let call = Call { op: Op::MALLOC, thread: ThreadNumber::NONE, site, address, size, weight, tick };
             self.heap.grow(self.stacks.last());
             self.heap.add_carried(&call, Entry::Carried as u8, self.output.trace());
             if self.output.is_chunk_full() {

@@ -5,6 +5,7 @@ use super::sample_weights::{self, SampleWeights};
 use crate::heap::index::{Block, Index, Location};
 use crate::heap::live::{BlocksAt, Call, Done, Effect, Inheritance, Kind, Live, Renumbered, entry};
 use crate::heap::profile::{Amount, CountedBlock, Profile};
+use crate::heap::thread_number::ThreadNumber;
 use crate::session::options::Options;
 use crate::store::trace::Trace;
 use formats::resident::Covered;
@@ -258,7 +259,7 @@ impl Heap {
     }
 
     /// Collects the effects of the calls that a thread has begun and will not end.
-    pub(crate) fn end_thread(&mut self, thread: u32, tick: u64) {
+    pub(crate) fn end_thread(&mut self, thread: ThreadNumber, tick: u64) {
         self.live.end_thread(thread, tick, &mut self.effects);
     }
 

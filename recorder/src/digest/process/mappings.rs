@@ -110,7 +110,7 @@ impl Mappings {
             _ => (MAPPING_EVENT_FAILED, 0),
         };
         let (address, size) = (address & !mapping::BITS, pages(size));
-        self.events.push(MappingEvent { tick, thread, kind, address, size, site, flags, name: 0 });
+        self.events.push(MappingEvent { tick, thread: thread.0, kind, address, size, site, flags, name: 0 });
     }
 
     /// Returns the number of a name; 0 if there are too many.

@@ -62,7 +62,7 @@ impl ProcessRecording {
     /// reader that does not know how they are written.
     fn without_waiting(&self, mut accounts: Vec<Account>) -> Vec<Account> {
         for call in self.heap.waiting().filter(|call| call.op.is_event()) {
-            if let Some(account) = accounts.iter_mut().find(|account| account.thread == call.thread) {
+            if let Some(account) = accounts.iter_mut().find(|account| account.thread == call.thread.0) {
                 (account.recorded, account.lost) = (account.recorded.saturating_sub(1), account.lost + 1);
             }
         }

@@ -3,6 +3,7 @@
 
 use super::ProcessRecording;
 use crate::heap::live::Call;
+use crate::heap::thread_number::ThreadNumber;
 use wire::{Op, Record};
 
 /// Sets of operations, one bit for each.
@@ -32,7 +33,7 @@ const SETS: Sets = {
 /// The state of a thread while its usual records are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlainReader {
-    pub thread: u32,
+    pub thread: ThreadNumber,
     /// No event happened after this tick.
     pub limit: u64,
     /// The thread's running timestamp.

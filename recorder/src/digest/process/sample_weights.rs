@@ -6,6 +6,7 @@ use super::ProcessRecording;
 use crate::heap::index::Block;
 use crate::heap::live::{Call, Renumbered};
 use crate::heap::profile::Amount;
+use crate::heap::thread_number::ThreadNumber;
 use crate::session::options::{Mode, Options};
 use rustc_hash::FxHashMap;
 use wire::{Op, Record};
@@ -133,7 +134,7 @@ pub(crate) enum RecordFilter {
 
 impl ProcessRecording {
     /// Returns the thread's sampling interval, and which of its records are used.
-    pub(super) fn filter(&mut self, thread: u32) -> (u64, RecordFilter) {
+    pub(super) fn filter(&mut self, thread: ThreadNumber) -> (u64, RecordFilter) {
         let mean = self.threads.mean(thread);
         let filter = match self.session.options.mode {
             Mode::Off => RecordFilter::None,
@@ -144,7 +145,7 @@ impl ProcessRecording {
     }
 
     #[cold]
-    pub(super) fn interval(&mut self, thread: u32, record: Record) {
+    pub(super) fn interval(&mut self, thread: ThreadNumber, record: Record) {
         // Where every event is recorded, weights do not matter: a thread may be ahead of the
         // digest.
         if record.delta() != 0 && self.heap.is_sampled() {
@@ -156,7 +157,12 @@ impl ProcessRecording {
 
     /// Returns interval and filter after an event of a sampled thread.
     #[inline]
-    pub(super) fn next_interval(&mut self, thread: u32, mean: u64, filter: RecordFilter) -> (u64, RecordFilter) {
+    pub(super) fn next_interval(
+        &mut self,
+        thread: ThreadNumber,
+        mean: u64,
+        filter: RecordFilter,
+    ) -> (u64, RecordFilter) {
         if self.threads.takes_next_mean(thread) { self.filter(thread) } else { (mean, filter) }
     }
 
@@ -167,7 +173,7 @@ impl ProcessRecording {
     pub(super) fn filter_record(
         &mut self,
         filter: RecordFilter,
-        thread: u32,
+        thread: ThreadNumber,
         op: Op,
         address: u64,
         tick: u64,

@@ -11,6 +11,7 @@ use super::view::View;
 use crate::heap::index::Block;
 use crate::heap::live::{BlocksAt, Call};
 use crate::heap::profile_delta::{Contributor, ProfileDelta};
+use crate::heap::thread_number::ThreadNumber;
 use crate::session::options::{Mode, Options};
 use crate::session::traced_process::{SHORT_LIFE, Session, StatsSnapshot};
 use crate::store::division::Divider;
@@ -220,7 +221,7 @@ impl ProcessRecording {
             sampled_out: counted.accounting.sampled_out,
             sites: self.stacks.last().into(),
             growing: self.growth.growing(),
-            threads: self.threads.seen().into(),
+            threads: self.threads.seen().0.into(),
             mapped,
             reserved,
             // About 200 bytes per site or thread, measured where they are defined; the rest is
@@ -456,7 +457,7 @@ impl ProcessRecording {
         for block in carried {
             let (tick, Block { index, size, site }) = (self.last_tick, block.block);
             let (address, weight) = (block.address, block.amount.bytes);
-            let call = Call { op: Op::MALLOC, thread: 0, site, address, size, weight, tick };
+            let call = Call { op: Op::MALLOC, thread: ThreadNumber::NONE, site, address, size, weight, tick };
             self.heap.count_carried(&block, tick);
             if let Some(trace) = self.output.trace() {
                 trace.alloc(&call, Entry::Carried as u8, index);

@@ -2,6 +2,7 @@
 //! are removed at the start of the next segment: a server that starts one for each request would
 //! have millions after months.
 
+use crate::heap::thread_number::ThreadNumber;
 use crate::rings::slots::EventCounts;
 use formats::tape::{self, Account, Loss};
 use std::collections::BTreeMap;
@@ -45,12 +46,12 @@ impl Thread {
     /// Returns the accounting of the thread in this segment. Events are lost when a gap contains
     /// them, so that the accounts and the list of gaps agree at any time. Further lost events of
     /// the thread will be in a later gap, of this segment or the next.
-    fn account(&self, thread: u32) -> Account {
+    fn account(&self, thread: ThreadNumber) -> Account {
         let Thread { recorded, added, counts, dropped, reported_before, skipped, .. } = self;
         let emitted = counts.emitted.saturating_sub(reported_before.emitted) + added;
         let lost = dropped.saturating_sub(reported_before.lost);
         let sampled_out = counts.sampled_out.saturating_sub(reported_before.sampled_out).saturating_add(*skipped);
-        Account { thread, emitted, recorded: *recorded, lost, sampled_out }
+        Account { thread: thread.0, emitted, recorded: *recorded, lost, sampled_out }
     }
 
     /// Returns the number of dropped events that no gap contains yet.
@@ -97,9 +98,9 @@ pub(crate) struct ReadState {
 /// removed with earlier segments.
 #[derive(Debug)]
 pub(super) struct Threads {
-    threads: BTreeMap<u32, Thread>,
+    threads: BTreeMap<ThreadNumber, Thread>,
     /// The largest thread number seen.
-    seen: u32,
+    seen: ThreadNumber,
     /// The counts of removed threads, as far as they belong to this segment.
     ended: Account,
 }
@@ -108,17 +109,21 @@ impl Threads {
     /// Creates the table with the thread for events without a slot, which samples at this interval.
     pub(super) fn new(mean: u64) -> Threads {
         let first = Thread { mean, ..Thread::default() };
-        Threads { threads: BTreeMap::from([(0, first)]), seen: 0, ended: Account::default() }
+        Threads {
+            threads: BTreeMap::from([(ThreadNumber::NONE, first)]),
+            seen: ThreadNumber::NONE,
+            ended: Account::default(),
+        }
     }
 
     /// Adds a thread that samples at this interval, unless it is known.
-    pub(crate) fn add_if_new(&mut self, number: u32, mean: u64) {
+    pub(crate) fn add_if_new(&mut self, number: ThreadNumber, mean: u64) {
         self.threads.entry(number).or_insert_with(|| Thread { mean, ..Thread::default() });
         self.seen = self.seen.max(number);
     }
 
     /// Returns a thread. One with records was added before them.
-    fn thread(&mut self, number: u32) -> &mut Thread {
+    fn thread(&mut self, number: ThreadNumber) -> &mut Thread {
         self.threads.entry(number).or_default()
     }
 
@@ -128,16 +133,16 @@ impl Threads {
     }
 
     /// Returns the largest thread number seen.
-    pub(super) fn seen(&self) -> u32 {
+    pub(super) fn seen(&self) -> ThreadNumber {
         self.seen
     }
 
-    pub(super) fn numbers(&self) -> Vec<u32> {
+    pub(super) fn numbers(&self) -> Vec<ThreadNumber> {
         self.threads.keys().copied().collect()
     }
 
     pub(super) fn identify(&mut self, identity: tape::Thread) {
-        let number = identity.number;
+        let number = ThreadNumber(identity.number);
         self.thread(number).identity = Some(identity);
     }
 
@@ -147,55 +152,55 @@ impl Threads {
     }
 
     /// Returns what the reader of a thread's records has to know.
-    pub(crate) fn read_state(&mut self, number: u32) -> ReadState {
+    pub(crate) fn read_state(&mut self, number: ThreadNumber) -> ReadState {
         let thread = self.thread(number);
         ReadState { has_gap: thread.gap.is_some(), last_tick: thread.last_tick }
     }
 
     /// Notes that events of a thread were read, the last one at this tick.
-    pub(crate) fn count_read(&mut self, number: u32, recorded: u64, last_tick: u64) {
+    pub(crate) fn count_read(&mut self, number: ThreadNumber, recorded: u64, last_tick: u64) {
         let thread = self.thread(number);
         thread.recorded += recorded;
         thread.last_tick = last_tick;
     }
 
     /// Counts an event that is recorded although most events of its thread are skipped.
-    pub(crate) fn count_recorded(&mut self, number: u32, events: u64) {
+    pub(crate) fn count_recorded(&mut self, number: ThreadNumber, events: u64) {
         self.thread(number).recorded += events;
     }
 
     /// Counts an event that the recorder adds, as both emitted and recorded.
-    pub(crate) fn count_added(&mut self, number: u32) {
+    pub(crate) fn count_added(&mut self, number: ThreadNumber) {
         let thread = self.thread(number);
         thread.recorded += 1;
         thread.added += 1;
     }
 
     /// Counts records that were skipped on purpose.
-    pub(crate) fn count_skipped(&mut self, number: u32, events: u64) {
+    pub(crate) fn count_skipped(&mut self, number: ThreadNumber, events: u64) {
         self.thread(number).skipped += events;
     }
 
     /// Returns the sampling interval of a thread.
-    pub(super) fn mean(&mut self, number: u32) -> u64 {
+    pub(super) fn mean(&mut self, number: ThreadNumber) -> u64 {
         self.thread(number).mean
     }
 
     /// Sets the sampling interval of a thread.
-    pub(super) fn set_mean(&mut self, number: u32, mean: u64) {
+    pub(super) fn set_mean(&mut self, number: ThreadNumber, mean: u64) {
         let thread = self.thread(number);
         (thread.mean, thread.next_mean) = (mean, None);
     }
 
     /// Sets the sampling interval that a thread has after its next event.
-    pub(crate) fn set_next_mean(&mut self, number: u32, mean: u64) {
+    pub(crate) fn set_next_mean(&mut self, number: ThreadNumber, mean: u64) {
         self.thread(number).next_mean = Some(mean);
     }
 
     /// Notes an event of a thread. Returns whether the thread has another sampling interval from
     /// now on.
     #[inline]
-    pub(crate) fn takes_next_mean(&mut self, number: u32) -> bool {
+    pub(crate) fn takes_next_mean(&mut self, number: ThreadNumber) -> bool {
         let thread = self.thread(number);
         let next = thread.next_mean.take();
         thread.mean = next.unwrap_or(thread.mean);
@@ -203,19 +208,19 @@ impl Threads {
     }
 
     /// Notes that the ring of a thread reports dropped events.
-    pub(crate) fn note_dropped(&mut self, number: u32, events: u64, last_tick: u64) {
+    pub(crate) fn note_dropped(&mut self, number: ThreadNumber, events: u64, last_tick: u64) {
         self.thread(number).note_dropped(events, last_tick);
     }
 
     /// Ends the gap of a thread, if it has one.
-    pub(crate) fn end_gap(&mut self, number: u32, to_tick: u64) -> Option<Loss> {
+    pub(crate) fn end_gap(&mut self, number: ThreadNumber, to_tick: u64) -> Option<Loss> {
         let Gap { events, from_tick } = self.thread(number).gap.take()?;
-        Some(Loss { thread: number, events, from_tick, to_tick })
+        Some(Loss { thread: number.0, events, from_tick, to_tick })
     }
 
     /// Returns the gap with the drops that no record in the ring will report, since the thread has
     /// ended or has no ring.
-    pub(crate) fn report_drops(&mut self, number: u32, to_tick: u64) -> Option<Loss> {
+    pub(crate) fn report_drops(&mut self, number: ThreadNumber, to_tick: u64) -> Option<Loss> {
         let thread = self.threads.get_mut(&number)?;
         if thread.unreported() > 0 {
             thread.note_dropped(thread.unreported(), thread.last_tick);
@@ -224,7 +229,7 @@ impl Threads {
     }
 
     /// Updates the event counts of a thread, if it is in the table.
-    pub(crate) fn set_counts(&mut self, number: u32, counts: EventCounts) {
+    pub(crate) fn set_counts(&mut self, number: ThreadNumber, counts: EventCounts) {
         if let Some(thread) = self.threads.get_mut(&number) {
             thread.counts = counts;
         }
@@ -232,14 +237,14 @@ impl Threads {
 
     /// Counts the event that a thread could not publish because it was ended in a call (killed,
     /// cancelled) as lost.
-    pub(crate) fn count_unpublished(&mut self, number: u32) {
+    pub(crate) fn count_unpublished(&mut self, number: ThreadNumber) {
         self.threads.get_mut(&number).into_iter().for_each(Thread::count_unpublished);
     }
 
     /// Notes that a thread has ended.
-    pub(super) fn end(&mut self, number: u32) {
+    pub(super) fn end(&mut self, number: ThreadNumber) {
         if let Some(thread) = self.threads.get_mut(&number) {
-            thread.is_over = number != 0;
+            thread.is_over = number.is_some();
         }
     }
 
@@ -247,7 +252,7 @@ impl Threads {
     pub(super) fn finish_chunk(&mut self, out: &mut Vec<(u32, u64)>) {
         for (number, thread) in &mut self.threads {
             if thread.in_finished_chunks != thread.recorded {
-                out.push((*number, thread.recorded - thread.in_finished_chunks));
+                out.push((number.0, thread.recorded - thread.in_finished_chunks));
                 thread.in_finished_chunks = thread.recorded;
             }
         }
@@ -257,7 +262,7 @@ impl Threads {
     pub(super) fn accounts(&self) -> impl Iterator<Item = Account> {
         self.threads.iter().map(|(number, thread)| {
             let mut account = thread.account(*number);
-            if *number == 0 {
+            if !number.is_some() {
                 add(&mut account, &self.ended);
             }
             account
@@ -307,12 +312,12 @@ mod tests {
 
     fn three_threads() -> Threads {
         let mut threads = Threads::new(0);
-        for number in 1..=3 {
+        for number in [1, 2, 3].map(ThreadNumber) {
             threads.add_if_new(number, 0);
             threads.count_read(number, 10, 1);
             threads.set_counts(number, EventCounts { emitted: 12, lost: 2, sampled_out: 0 });
             threads.note_dropped(number, 2, 1);
-            if number < 3 {
+            if number < ThreadNumber(3) {
                 threads.end(number);
             }
         }
@@ -330,7 +335,7 @@ mod tests {
         };
         let before = sum(&threads);
         threads.start_segment(true);
-        assert_eq!((threads.len(), threads.seen()), (2, 3));
+        assert_eq!((threads.len(), threads.seen()), (2, ThreadNumber(3)));
         assert_eq!(sum(&threads), before);
         assert_eq!(before.emitted, before.recorded + before.lost);
         threads.start_segment(true);
@@ -347,10 +352,11 @@ mod tests {
     #[test]
     fn gap_contains_all_drops_until_its_end() {
         let mut threads = three_threads();
-        threads.note_dropped(3, 5, 9);
-        threads.set_counts(3, EventCounts { emitted: 20, lost: 8, sampled_out: 0 });
+        let (third, unknown) = (ThreadNumber(3), ThreadNumber(7));
+        threads.note_dropped(third, 5, 9);
+        threads.set_counts(third, EventCounts { emitted: 20, lost: 8, sampled_out: 0 });
         let loss = Loss { thread: 3, events: 8, from_tick: 1, to_tick: 30 };
-        assert_eq!((threads.report_drops(3, 30), threads.report_drops(3, 31)), (Some(loss), None));
-        assert_eq!((threads.unreported(), threads.report_drops(7, 30)), (0, None));
+        assert_eq!((threads.report_drops(third, 30), threads.report_drops(third, 31)), (Some(loss), None));
+        assert_eq!((threads.unreported(), threads.report_drops(unknown, 30)), (0, None));
     }
 }

@@ -12,6 +12,7 @@
 
 use super::{Call, Effect, Kind, Live, Origin};
 use crate::heap::index::Block;
+use crate::heap::thread_number::ThreadNumber;
 use formats::tape::Entry;
 use std::collections::VecDeque;
 use std::mem;
@@ -30,7 +31,7 @@ const MAX_REPEATED: usize = 4 * MAX_CALLS;
 #[derive(Clone, Debug)]
 pub(super) struct LookAhead {
     /// Number of the thread that resizes.
-    thread: u32,
+    thread: ThreadNumber,
     /// The allocation that got the address of the old block.
     allocation: Call,
     /// Number of further resizes that the thread has begun: those of signal handlers.

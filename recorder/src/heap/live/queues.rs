@@ -16,6 +16,7 @@
 //! that is owed for it is left out when it comes.
 
 use super::{Call, Effect, Live, OpenResize, Origin};
+use crate::heap::thread_number::ThreadNumber;
 use std::collections::VecDeque;
 use wire::Op;
 
@@ -38,7 +39,7 @@ struct Held {
 /// The waiting calls of one thread, in order. The first one is illegal, and there is always one.
 #[derive(Clone, Debug)]
 struct CallQueue {
-    thread: u32,
+    thread: ThreadNumber,
     calls: VecDeque<Held>,
 }
 
@@ -103,7 +104,7 @@ impl CallQueues {
         self.tick = self.tick.max(tick);
     }
 
-    fn of(&self, thread: u32) -> Option<usize> {
+    fn of(&self, thread: ThreadNumber) -> Option<usize> {
         self.queues.iter().position(|queue| queue.thread == thread)
     }
 
@@ -155,7 +156,7 @@ impl CallQueues {
 
     /// Marks the next free of an address that waits in a queue of another thread: an implied free
     /// replaces it.
-    fn owe(&mut self, address: u64, thread: u32) {
+    fn owe(&mut self, address: u64, thread: ThreadNumber) {
         let queues = self.queues.iter_mut().filter(|queue| queue.thread != thread);
         let next = queues.filter_map(|queue| {
             let index = queue.position_of(address)?;
@@ -271,7 +272,7 @@ impl Live {
     }
 
     /// Applies the waiting calls of a thread that has ended.
-    pub(super) fn apply_waiting(&mut self, thread: u32, out: &mut Vec<Effect>) {
+    pub(super) fn apply_waiting(&mut self, thread: ThreadNumber, out: &mut Vec<Effect>) {
         while let Some(queue) = self.queues.of(thread) {
             self.force(queue, out);
         }

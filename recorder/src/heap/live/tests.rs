@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) fn call(op: Op, thread: u32, address: u64, size: u64, tick: u64) -> Call {
-    Call { op, thread, site: 1, address, size, weight: 0, tick }
+    Call { op, thread: ThreadNumber(thread), site: 1, address, size, weight: 0, tick }
 }
 
 pub(super) struct Scenario {
@@ -63,7 +63,7 @@ fn halves_of_resizes_join_last_in_first_out() {
 fn block_survives_a_thread_that_ends_inside_a_resize() {
     let mut scenario = Scenario::new();
     scenario.step(Op::MALLOC, 1, 16, 10).step(Op::RESIZE_BEGIN, 1, 16, 0);
-    scenario.live.undo_open_resizes(1, 9, &mut scenario.out);
+    scenario.live.undo_open_resizes(ThreadNumber(1), 9, &mut scenario.out);
     scenario.step(Op::FREE, 2, 16, 0);
     assert_eq!(scenario.end(), [(Kind::Alloc, 1, 16, 10), (Kind::Free, 1, 16, 0)]);
 }

@@ -4,6 +4,7 @@ use super::{MAX_CALLS, MAX_TICKS};
 use crate::heap::live::Kind::{Alloc, Free, Implied, Resize};
 use crate::heap::live::WINDOW;
 use crate::heap::live::tests::Scenario;
+use crate::heap::thread_number::ThreadNumber;
 use wire::Op;
 
 const P: u64 = 16;
@@ -162,7 +163,7 @@ fn end_of_a_thread_or_of_the_process_ends_the_wait() {
         let mut scenario = Scenario::new();
         scenario.step(Op::MALLOC, 1, P, 10).step(Op::RESIZE_BEGIN, 1, P, 0).step(Op::MALLOC, 2, P, 5);
         if ends_thread {
-            scenario.live.end_thread(1, scenario.tick, &mut scenario.out);
+            scenario.live.end_thread(ThreadNumber(1), scenario.tick, &mut scenario.out);
             assert_eq!(scenario.out.len(), 3);
         }
         assert_eq!(scenario.end(), [(Alloc, 1, P, 10), (Implied, 1, P, 0), (Alloc, 2, P, 5)]);

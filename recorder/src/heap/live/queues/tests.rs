@@ -3,6 +3,7 @@
 
 use crate::heap::live::tests::{Scenario, call};
 use crate::heap::live::{Kind, WINDOW};
+use crate::heap::thread_number::ThreadNumber;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use wire::Op;
@@ -235,7 +236,7 @@ proptest! {
         }
         for call in real {
             let kind = if call.op == Op::MALLOC { Kind::Alloc } else { Kind::Free };
-            expected.entry(call.address).or_default().push((kind, call.number, call.thread));
+            expected.entry(call.address).or_default().push((kind, call.number, ThreadNumber(call.thread)));
         }
         prop_assert_eq!(order, expected);
     }
