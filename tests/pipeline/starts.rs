@@ -110,10 +110,14 @@ fn program_in_an_unknown_filter_is_left_alone() {
 fn sanitized_program_runs_in_an_unknown_filter() {
     let folder = test_env::folder();
     let (starts, program) = (target::c("starts").display().to_string(), sanitized(folder.path(), "address"));
-    for shell in ["sh", "bash"] {
+    let scripts = ["sh", "bash"].map(|shell| {
         let script = folder.path().join(shell);
         std::fs::write(&script, format!("#!/bin/{shell}\n{} 5\nexit $?\n", program.display())).expect("a script");
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("a script that may run");
+        script
+    });
+    // Itself, it passes bad addresses.
+    for script in scripts.iter().map(PathBuf::as_path).chain([Path::new(&starts)]) {
         let filter = format!("{starts} filter kill {} {}", libc::SYS_socket, script.display());
         let program = Program::shell(&format!("env -u LD_PRELOAD SAVED_PRELOAD=$LD_PRELOAD {filter}"));
         let plain = program.plain().success();

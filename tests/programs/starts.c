@@ -3,6 +3,7 @@
  * filter ACTION CALL PROGRAM   inside a seccomp filter that kills (kill), refuses (errno) or asks
  *                              a supervisor (ask) for one system call, by number; with 1000 it
  *                              allows all; SAVED_PRELOAD becomes LD_PRELOAD then
+ * 5                            fails to start itself with bad addresses of an environment, and ends with 5
  * stack HOW PROGRAM            from a thread with the smallest stack (spawn, fork-HOW, vfork-HOW) or
  *                              from a child on a stack of 4 KiB (clone-HOW); HOW is one of execv,
  *                              execl, execvp, execve
@@ -228,6 +229,11 @@ static void called(const char *folder) {
 }
 
 int main(int argc, char **argv) {
+    if (argc == 2) {
+        char **const lists[] = { (char **)1, (char **)-8l, (char *[]){ (char *)8, 0 } };
+        for (int i = 0; i < 3; i++) must(execve("/proc/self/exe", arguments, lists[i]) == -1 && errno == EFAULT, "a bad address");
+        return atoi(argv[1]);
+    }
     must(argc > 2, "arguments");
     free(malloc(77));
     program = argv[argc - 1];

@@ -421,7 +421,13 @@ impl Generator {
                 }
                 let kind = self.random.below(if around.is_rooted { 5 } else { 10 });
                 let body = self.inside_program(inner);
-                steps.push(Step::block("guard", &[kind, self.random.below(18)], body));
+                // A thread that ends before it is cancelled gets no signal.
+                const CALLS: i64 = 18;
+                const TGKILL: i64 = 16;
+                let has_cancel = body.iter().any(|step| step.any(&|step| step.name == "cancel"));
+                let call = self.random.below(CALLS);
+                let call = if call == TGKILL && has_cancel { TGKILL - 1 } else { call };
+                steps.push(Step::block("guard", &[kind, call], body));
             }
             _ => self.allocation(steps),
         }

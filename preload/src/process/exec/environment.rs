@@ -24,12 +24,19 @@ pub(crate) fn text(address: usize, buffer: &mut [u8]) -> Option<&CStr> {
     sys::c_text(buffer.get(..copied)?)
 }
 
+const FIRST_MAPPABLE: usize = 4096;
+const FIRST_OF_KERNEL: usize = 1 << 63;
+
 /// Copies a list that ends with a zero of `WIDTH` bytes. Where a sandbox forbids to find out what
 /// is mapped, it is read up to that zero: a bad address ends the program there, and not only the
 /// call. Without this, the sandbox would end each program that is started.
 fn copy<const WIDTH: usize>(address: usize, out: &mut [u8]) -> usize {
     if Need::PEEK.is_allowed() || Need::PROBE.is_allowed() {
         return probe::copy_from(address, out);
+    }
+    // No program has memory in the first pages (`vm.mmap_min_addr`), nor where the kernel's is.
+    if !(FIRST_MAPPABLE..FIRST_OF_KERNEL).contains(&address) {
+        return 0;
     }
     let mut count = 0;
     for unit in out.chunks_exact_mut(WIDTH) {
