@@ -5,6 +5,8 @@ use heaptape_tests::disk::SmallDisk;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::{Outcome, Process, Program, Report, is_full, own, same, target, test_env, torture};
 use std::ffi::OsStr;
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -47,8 +49,6 @@ fn programs_under_limits_are_unharmed() {
 /// What a mask forbids the owner holds for the program, not for the folders of the recording.
 #[test]
 fn mask_that_forbids_everything_is_the_programs() {
-    use std::fs::{Permissions, set_permissions};
-    use std::os::unix::fs::PermissionsExt;
     let folder = test_env::folder();
     let [command, destination] = ["heaptape", "r"].map(|name| folder.path().join(name));
     test_env::copy(test_env::command(), &command);
@@ -64,6 +64,36 @@ fn mask_that_forbids_everything_is_the_programs() {
     let mode = destination.metadata().expect("the recording").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     heaptape([OsStr::new("verify"), destination.as_os_str()]).success();
+}
+
+/// The recorder needs more descriptors than the program has, and says so where it may not have them.
+#[test]
+fn limit_on_descriptors_is_the_programs() {
+    let run = |user: &[&str], limit: &str| {
+        let folder = test_env::folder();
+        let path = |name: &str| folder.path().join(name);
+        test_env::copy(test_env::command(), path("heaptape"));
+        test_env::copy(target::c("exits"), path("exits"));
+        set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("its mode");
+        for name in ["heaptape", "exits"] {
+            set_permissions(path(name), Permissions::from_mode(0o755)).expect("its mode");
+        }
+        let program =
+            Program::new(path("heaptape")).args(["record", "-q", "-o"]).arg(path("r")).arg("--").arg(path("exits"));
+        let program = program.arg("5").after(limit).env("HOME", folder.path());
+        let outcome = if user.is_empty() { program.plain() } else { program.launched_by(user).plain() };
+        assert_eq!(outcome.code(), 5, "{user:?}: {outcome}");
+        let verify = heaptape([OsStr::new("verify"), path("r").as_os_str()]);
+        (outcome.error(), verify.code())
+    };
+    // The hard limit stays where it was.
+    assert_eq!(run(&[], "ulimit -S -n 16"), (String::new(), 0));
+    let other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let (error, code) = run(if heaptape_tests::is_root() { &other } else { &[] }, "ulimit -n 16");
+    assert!(
+        error.contains("its recorder had no descriptor left; raise the limit on open files") && code == 1,
+        "{error}"
+    );
 }
 
 /// Under a limit without space for the area the program runs unrecorded, and is named.

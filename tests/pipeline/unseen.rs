@@ -172,7 +172,10 @@ fn program_that_no_library_starts_is_named() {
         let whys = match how {
             // It may be found in the few milliseconds that it lives, or not.
             "raw" | "go" => ["run a program that was not seen", "LD_PRELOAD was removed"],
-            "itself" => ["a direct system call seems to have started it, in place of starts_unseen"; 2],
+            "itself" => {
+                ["its limits left no room for the library, or a direct system call started it, in place of starts_unseen";
+                    2]
+            }
             _ => ["LD_PRELOAD was removed from its environment by starts_unseen"; 2],
         };
         let why = whys.into_iter().find(|why| found.first().is_some_and(|found| found.1.contains(why)));

@@ -108,6 +108,7 @@ pub struct Recorder {
     variable: Vec<u8>,
     running: Vec<Running>,
     watch: Watch,
+    clients: AdmitAll,
     descendants: Descendants,
     newborn: Newborn,
     children: Children,
@@ -184,6 +185,7 @@ impl Recorder {
             variable: [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat(),
             running: Vec::new(),
             watch: Watch::default(),
+            clients: AdmitAll::default(),
             descendants: Descendants::default(),
             newborn: Newborn::new(),
             children: Children::default(),
@@ -250,7 +252,7 @@ impl Recorder {
             self.running.iter().zip(processes_ready).filter(|(_, ready)| **ready).map(|(r, _)| r.session.id).collect();
         self.keeper.send_waiting();
         admission::look_at_waiting(self);
-        for incoming in self.listener.incoming(&mut AdmitAll) {
+        for incoming in self.listener.incoming(&mut self.clients) {
             match incoming {
                 Incoming::Request(Request::Start(client)) => admission::admit(self, client),
                 // The recording of a program accepts no other files.
@@ -289,6 +291,11 @@ impl Recorder {
             }
             self.not_traced(pid, exe, why);
         }
+    }
+
+    /// Returns why a program has not attached that could have loaded the library.
+    pub(crate) fn why_not_attached(&self) -> &'static str {
+        if self.clients.lacks_descriptors { untraced::NO_DESCRIPTOR } else { untraced::NOT_LOADED }
     }
 
     /// Checks for processes that continued with a program that is not recorded.

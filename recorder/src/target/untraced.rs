@@ -171,6 +171,9 @@ pub fn why_not(path: &Path) -> Option<String> {
 /// The reason for a program that could have loaded the library and did not attach.
 pub(crate) const NOT_LOADED: &str = "it did not load the library";
 
+/// The reason for a program whose connection the recorder had to refuse.
+pub(crate) const NO_DESCRIPTOR: &str = "its recorder had no descriptor left";
+
 /// Returns what to do about a reason for which a program was not recorded.
 pub fn remedy(why: &str) -> Option<&'static str> {
     let remedies = [
@@ -183,6 +186,7 @@ pub fn remedy(why: &str) -> Option<&'static str> {
         ("setuid", "record it as that user: the loader ignores LD_PRELOAD for others"),
         ("32-bit", "build it for 64 bits"),
         ("sanitizer", "build it without the sanitizer, which must be loaded first"),
+        (NO_DESCRIPTOR, "raise the limit on open files (ulimit -n)"),
         (NOT_LOADED, "its environment must keep LD_PRELOAD and HEAPTAPE_SOCKET, and its loader must follow them"),
     ];
     remedies.iter().find(|(reason, _)| why.contains(reason)).map(|(_, remedy)| *remedy)

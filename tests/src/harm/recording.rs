@@ -91,11 +91,13 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
 }
 
 /// Returns whether a line of `verify` is about stacks that end early in the programs that musl is
-/// linked into: it has no unwind data, and calls back from `qsort`.
+/// linked into: it has no unwind data, and calls back from `qsort`. Or in the loader, whose binding at
+/// the first call of a function a signal may interrupt (docs/recorded.md).
 fn is_early(line: &str) -> bool {
     // `! FOLDER: the stacks of … end early: COUNT in MODULE (WHY); COUNT in MODULE (WHY)`
     let places = line.split_once(" end early: ").map(|(_, places)| places);
-    places.is_some_and(|places| places.split("; ").all(|place| place.contains(" in harm_static_mus")))
+    let is_known = |place: &str| place.contains(" in harm_static_mus") || place.contains(" in ld-linux-");
+    places.is_some_and(|places| places.split("; ").all(is_known))
 }
 
 /// Returns a description of what is wrong with a daemon's epochs. Events that a jump out of a hook

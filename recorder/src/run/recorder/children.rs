@@ -32,7 +32,7 @@ const NOT_SEEN_ANY: &str =
     "direct system calls started them, or their environment was changed before system() or popen()";
 
 /// Why a recording lacks a program that was too short to be found.
-const REPLACED: &str = "a direct system call seems to have started it, in place of";
+const REPLACED: &str = "its limits left no room for the library, or a direct system call started it, in place of";
 
 /// What is known of the children of recorded processes.
 #[derive(Debug, Default)]

@@ -10,6 +10,7 @@ use crate::session::keeper::{CommandLink, Held, Store};
 use crate::target::name_saver::Saver;
 use crate::target::proc::{self, End};
 use crate::target::untraced::{self, why_not};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket;
 use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -135,9 +136,24 @@ impl Watch<'_> {
     }
 }
 
+/// Raises the limit on open files of this process, which has some for each process that it records: up to the
+/// hard limit, and further with the rights for that. The program keeps its own limit.
+fn raise_limit_on_files() {
+    const WANTED: u64 = 65_536;
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    for wanted in [WANTED.max(hard), hard] {
+        if soft >= wanted || setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
+            return;
+        }
+    }
+}
+
 /// Records until the end.
 pub(super) fn run(channel: &OwnedFd, plan: &Plan, SurvivorContext { command_pid, saver, replaced }: SurvivorContext) {
     let Plan { dir, socket, .. } = plan;
+    if command_pid.is_some() {
+        raise_limit_on_files();
+    }
     let started = match replaced {
         None => Recorder::start(dir, socket, plan.options.clone(), plan.command.clone()),
         Some(_) => Recorder::resume(dir, socket, plan.options.clone()),
@@ -222,7 +238,7 @@ fn note_program_end(
     if recorder.processes().iter().any(|info| info.pid == pid) {
         return None;
     }
-    let why = unrecorded.unwrap_or_else(|| untraced::NOT_LOADED.into());
+    let why = unrecorded.unwrap_or_else(|| recorder.why_not_attached().into());
     if recorder.knows_untraced(pid) {
         return None;
     }

@@ -27,8 +27,11 @@ pub trait Policy {
 }
 
 /// The policy of a recorder that serves everybody who knows its socket.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AdmitAll;
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AdmitAll {
+    /// Whether a connection was refused because no descriptor was left for it.
+    pub(crate) lacks_descriptors: bool,
+}
 
 impl Policy for AdmitAll {
     fn admits_connection(&mut self, _: u32) -> bool {
@@ -39,5 +42,7 @@ impl Policy for AdmitAll {
         true
     }
 
-    fn rejected(&mut self, _: u32, _: RejectReason) {}
+    fn rejected(&mut self, _: u32, why: RejectReason) {
+        self.lacks_descriptors |= why == RejectReason::Descriptors;
+    }
 }
