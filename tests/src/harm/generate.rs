@@ -421,12 +421,12 @@ impl Generator {
                 }
                 let kind = self.random.below(if around.is_rooted { 5 } else { 10 });
                 let body = self.inside_program(inner);
-                // A thread that ends before it is cancelled gets no signal.
+                // A thread that ends before it is cancelled gets no signal: getpid and tgkill may be made or not.
                 const CALLS: i64 = 18;
-                const TGKILL: i64 = 16;
+                const OF_CANCEL: [i64; 2] = [5, 16];
                 let has_cancel = body.iter().any(|step| step.any(&|step| step.name == "cancel"));
                 let call = self.random.below(CALLS);
-                let call = if call == TGKILL && has_cancel { TGKILL - 1 } else { call };
+                let call = if OF_CANCEL.contains(&call) && has_cancel { call - 1 } else { call };
                 steps.push(Step::block("guard", &[kind, call], body));
             }
             _ => self.allocation(steps),
