@@ -362,13 +362,15 @@ static int start_otherwise(long kind, char **arguments, long *ended, int *error)
     } else if (kind == 14) {
         if (!(pid = vfork())) { execlp("env", "env", "-u", "NOTHING", words[0], arguments[1], arguments[2], arguments[3], "pairs:9:9", (char *)0); _exit(127); }
     } else if (kind == 15) {
-        snprintf(line, sizeof line, "%s/script.%d", plugin_folder, (int)getpid());
+        /* Each thread has its own, on its own stack as this line. */
+        snprintf(line, sizeof line, "%s/script.%d.%p", plugin_folder, (int)getpid(), (void *)line);
         int file = open(line, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755);
         if (file < 0 || dprintf(file, "exec \"$@\"\n") < 0) return 1;
         close(file);
         char *whole[MOST_STEPS + 9] = { line };
         for (int i = 0; (whole[i + 1] = arguments[i]); i++) ;
-        if (!(pid = fork())) { execvp(line, whole); _exit(127); }
+        /* A child that another thread has just forked may still have it open. */
+        if (!(pid = fork())) { do execvp(line, whole); while (errno == ETXTBSY && !sched_yield()); _exit(127); }
         *ended = wait_for(pid);
         unlink(line);
         return 1;
