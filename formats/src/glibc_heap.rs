@@ -10,7 +10,7 @@ mod lists;
 mod reader;
 mod walk;
 
-use crate::references::Memory;
+use crate::references::{Mapping, Memory};
 use reader::Reader;
 
 /// Maximum number of chunks: those of a larger heap are left out, and that is said.
@@ -107,6 +107,8 @@ pub struct Heap {
     pub chunks: Vec<Chunk>,
     /// The memory that is the allocator's, blocks included.
     pub ranges: Vec<(u64, u64)>,
+    /// The states of arenas, and what a heap of one begins with.
+    heads: Vec<(u64, u64)>,
     /// Number of arenas.
     pub arenas: usize,
     /// What is wrong with it.
@@ -147,6 +149,7 @@ impl Heap {
         }
         let mut heap = Heap { arenas: found.arenas.len(), lacks: found.lacks, ..Heap::default() };
         heap.ranges.extend(found.mains.iter().map(|main| (main.address, main.address + arenas::STATE_BYTES)));
+        heap.heads.clone_from(&heap.ranges);
         for arena in &found.arenas {
             walk::arena(&mut reader, arena, places, &mut heap);
         }
@@ -163,6 +166,42 @@ impl Heap {
         lists::mark(&mut reader, &found.arenas, &mut heap);
         heap.ranges.sort_unstable();
         Some(heap)
+    }
+
+    /// Finds the chunks of a process by its mappings, which are in ascending order. Mappings with the stack
+    /// pointer of a thread have none.
+    pub fn in_mappings<'m>(
+        memory: &dyn Memory,
+        mappings: impl Iterator<Item = Mapping<'m>>,
+        stack_pointers: &[u64],
+    ) -> Option<Heap> {
+        let (mut data, mut anonymous) = (Vec::new(), Vec::new());
+        let mut data_end = 0;
+        for mapping in mappings.filter(|mapping| mapping.is_writable && !mapping.is_ours()) {
+            let range = (mapping.start, mapping.end);
+            let is_unnamed = matches!(mapping.name, "" | "[heap]") || mapping.name.starts_with("[anon");
+            if !is_unnamed && mapping.name.starts_with('[') {
+                continue;
+            }
+            if !is_unnamed || mapping.start == data_end {
+                data.push(range);
+                data_end = if is_unnamed { 0 } else { mapping.end };
+            }
+            if is_unnamed && !stack_pointers.iter().any(|sp| (range.0..range.1).contains(sp)) {
+                anonymous.push(range);
+            }
+        }
+        Heap::find(memory, Places { data: &data, anonymous: &anonymous })
+    }
+
+    /// Returns the memory that no block has, in ascending order: free blocks, and what is the allocator's
+    /// own.
+    pub fn empty(&self) -> Vec<(u64, u64)> {
+        let is_empty = |chunk: &&Chunk| chunk.state().is_free() || chunk.state() == State::Own;
+        let mut empty = self.heads.clone();
+        empty.extend(self.chunks.iter().filter(is_empty).map(|chunk| (chunk.address, chunk.end())));
+        empty.sort_unstable();
+        empty
     }
 
     /// Returns the chunk that an address is in, its header included.

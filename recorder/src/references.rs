@@ -14,6 +14,7 @@ use crate::os::registers::user_regs_struct;
 use crate::session::traced_process::Session;
 use crate::store::division::allocator_of;
 use crate::target::maps;
+use formats::glibc_heap::Heap;
 use formats::recording::REFERENCES;
 pub(crate) use formats::references::StoppedThread;
 use formats::references::{BlockTable, Found, LiveBlock, Mapping, Regions, Search};
@@ -130,9 +131,16 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     let table = table(&blocks.indexes, allocator);
     drop(blocks);
     let own: Vec<(u64, u64)> = session.mapping.header().private_ranges().collect();
-    let regions = Regions { excluded: &own, threads, allocator, page: page_bytes(), memory: &memory };
-    let mappings = text.lines().filter_map(maps::parse).map(|line| mapping(&line));
-    let Found { regions, names, files, code, .. } = regions.find(mappings, &table);
+    let knows_all_blocks = session.knows_all_blocks();
+    let regions = Regions { excluded: &own, threads, allocator, knows_all_blocks, page: page_bytes(), memory: &memory };
+    let mappings = || text.lines().filter_map(maps::parse).map(|line| mapping(&line));
+    let Found { regions, names, files, code, .. } = regions.find(mappings(), &table);
+    // Old words in free memory hold nothing, where we can tell that it is free.
+    let pointers: Vec<u64> = threads.iter().map(|thread| thread.stack_pointer).collect();
+    let is_walked = !knows_all_blocks && allocator == Allocator::Glibc;
+    let heap = is_walked.then(|| Heap::in_mappings(&memory, mappings(), &pointers)).flatten();
+    let empty = heap.as_ref().map(Heap::empty).unwrap_or_default();
+    drop(heap);
     if threads.len() < thread_count as usize {
         lacks.push(format!("{} of {thread_count} threads ran on meanwhile", thread_count as usize - threads.len()));
     }
@@ -157,7 +165,7 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
         allocator == Allocator::Glibc && (file.starts_with("libc.so.") || file.starts_with("libc-2."))
     };
     let libc = (1..).zip(&head.names).find(|name| is_glibc(&name)).map(|(number, _)| number);
-    let mut search = Search::new(&table, &memory, [&files, &code], libc, since + TIME_LIMIT);
+    let mut search = Search::new(&table, &memory, [&files, &code], libc, since + TIME_LIMIT).without(&empty);
     search.roots(&head.regions, threads, &mut |record| out.put(&record))?;
     search.blocks(&mut |record| out.put(&record))?;
     let found = search.found;

@@ -4,11 +4,9 @@
 pub mod admission;
 pub mod attach;
 pub mod launch;
-pub(crate) mod living;
 pub(crate) mod recorder;
 pub(crate) mod recording_lock;
 pub mod running_process;
 pub(crate) mod survivor;
 
-pub use living::take_references;
-pub use recorder::{KILLED, Outcome, Recorder};
+pub use recorder::{KILLED, Outcome, Recorder, take_references};

@@ -11,7 +11,9 @@ use crate::short_name::NameLength;
 use crate::stacks::Module;
 use crate::symbols::{Symbolizer, demangle};
 use crate::types::{phrase_of_class, type_of_stack};
-use heaptape_formats::tape::{ROOT_DATA, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, ReferenceBlock};
+use heaptape_formats::tape::{
+    ROOT_DATA, ROOT_EARLIER, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, ReferenceBlock,
+};
 use rustc_hash::FxHashMap;
 
 /// A number of blocks, and their requested bytes.
@@ -530,6 +532,10 @@ fn root_group(
         ROOT_THREAD_LOCAL => (whole, group(format!("thread-local data of {}", thread()), "thread-local", "")),
         ROOT_STACK => (whole, group(format!("stack of {}", thread()), "stack", "")),
         ROOT_REGISTERS => (whole, group(format!("registers of {}", thread()), "registers", "")),
+        ROOT_EARLIER => {
+            let key = (u64::from(region.kind) << 32, 0);
+            (key, group("blocks allocated before the recording".into(), "earlier", ""))
+        }
         ROOT_MAPPING if path.is_empty() => (whole, group(format!("mapping at {:#x}", region.start), "mapping", "")),
         _ => (whole, group(format!("mapping {path} at {:#x}", region.start), "mapping", "")),
     }

@@ -54,6 +54,13 @@ pub(crate) struct Args {
     /// Sample one block per this many bytes (such as 512KiB) instead of recording all
     #[arg(long, value_name = "SIZE")]
     sample: Option<Size>,
+    /// At the end, read which block holds which, for `heaptape holds`
+    #[arg(long)]
+    references: bool,
+    /// Read that once while the process runs, as soon as it has so many live bytes (such as 500MiB) of
+    /// the recorded blocks; at the end if it never has
+    #[arg(hide_short_help = true, long, value_name = "SIZE")]
+    references_at: Option<Size>,
     /// Label to store in the recording
     #[arg(hide_short_help = true, long, value_name = "TEXT", default_value = "")]
     label: String,
@@ -112,6 +119,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
         free_stacks: args.free_stacks,
         sample_bytes: args.sample.map_or(0, |Size(bytes)| bytes),
         label: args.label,
+        references: args.references || args.references_at.is_some(),
+        references_at: args.references_at.map_or(0, |Size(bytes)| bytes),
         allocators,
         ..Options::default()
     };
@@ -136,6 +145,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     }
     let left = attachment.end();
     left.outcome.errors.iter().for_each(|error| eprintln!("heaptape: {error}"));
+    if let Some(why) = &left.no_references {
+        eprintln!("heaptape: {name} (pid {pid}): which block holds which could not be read: {why}");
+    }
     if let Some(remains) = &left.remains {
         eprintln!("heaptape: {name} (pid {pid}): {remains}");
     }
@@ -146,7 +158,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
         eprintln!("{stops}");
         super::record::summary(&dir, false);
     }
-    Ok(if left.is_hooked { Outcome::Partial } else { Outcome::Done })
+    Ok(if left.is_hooked || left.no_references.is_some() { Outcome::Partial } else { Outcome::Done })
 }
 
 /// Prints what an attach would do.

@@ -72,6 +72,10 @@ pub(crate) struct Args {
     /// When the program ends, read which block holds which, for `heaptape holds`
     #[arg(long)]
     references: bool,
+    /// Read that once while the program runs, in a copy of it, as soon as it has so many live bytes
+    /// (such as 500MiB); at its end if it never has
+    #[arg(hide_short_help = true, long, value_name = "SIZE")]
+    references_at: Option<Size>,
     /// Record the call stacks of frees as well
     #[arg(hide_short_help = true, long)]
     free_stacks: bool,
@@ -135,7 +139,9 @@ pub(crate) struct Args {
 }
 
 /// Options that `--live` does not have: a daemon records then.
-const LIVE_CONFLICTS: [&str; 14] = [
+const LIVE_CONFLICTS: [&str; 16] = [
+    "references",
+    "references_at",
     "overflow",
     "stacks",
     "max_frames",
@@ -289,7 +295,8 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
             skip: args.skip,
             allocators: allocators::read(&args.allocator)?,
             found_symbols: library::symbols_folder(),
-            references: args.references,
+            references: args.references || args.references_at.is_some(),
+            references_at: args.references_at.map_or(0, |Size(bytes)| bytes),
             search_limit: search_limit()?,
             preload: Some(library),
             standalone: library::STANDALONE,

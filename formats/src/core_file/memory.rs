@@ -1,7 +1,7 @@
 //! The memory in a core as the places where blocks, and references to them, may be.
 
 use super::{CoreFile, Segment};
-use crate::glibc_heap::{Heap, Places};
+use crate::glibc_heap::Heap;
 use crate::references::{Mapping, Memory as _, StoppedThread};
 
 /// Bits of [`Segment::access`].
@@ -48,19 +48,8 @@ impl CoreFile {
 
     /// Finds the blocks of glibc's malloc. Returns `None` if there is none.
     pub fn glibc_heap(&self) -> Option<Heap> {
-        let (mut data, mut anonymous) = (Vec::new(), Vec::new());
-        let mut data_end = 0;
-        for mapping in self.mappings().filter(|mapping| mapping.is_writable && mapping.name != "[vdso]") {
-            let range = (mapping.start, mapping.end);
-            if !mapping.name.is_empty() || mapping.start == data_end {
-                data.push(range);
-                data_end = if mapping.name.is_empty() { 0 } else { mapping.end };
-            }
-            if mapping.name.is_empty() && !self.threads.iter().any(|thread| is_in(thread.register("rsp"), range)) {
-                anonymous.push(range);
-            }
-        }
-        Heap::find(self, Places { data: &data, anonymous: &anonymous })
+        let pointers: Vec<u64> = self.threads.iter().map(|thread| thread.register("rsp")).collect();
+        Heap::in_mappings(self, self.mappings(), &pointers)
     }
 
     /// Returns what memory of the process the core lacks, as the end of a sentence; `None` if it has
@@ -115,8 +104,4 @@ impl CoreFile {
         }
         Vec::new()
     }
-}
-
-fn is_in(address: u64, (start, end): (u64, u64)) -> bool {
-    (start..end).contains(&address)
 }

@@ -83,6 +83,7 @@ fn heaps(reader: &mut Reader<'_>, arena: &Arena, heap: &mut Heap) {
         heap.ranges.push((next, next + size));
         let first = if next == own { arena.address + STATE_BYTES } else { next + arena.heap_info };
         let end = if arena.top / HEAP_BYTES == next / HEAP_BYTES { arena.top } else { next + size };
+        heap.heads.push((next, first));
         run(reader, first.next_multiple_of(16), end, heap);
         if next == own {
             return;

@@ -6,7 +6,7 @@ use super::blocks::BlockTable;
 use super::{ADDRESS_BITS, Memory};
 use crate::resident::Allocator;
 use crate::tape::field::Text;
-use crate::tape::{ROOT_DATA, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, RootRegion};
+use crate::tape::{ROOT_DATA, ROOT_EARLIER, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, RootRegion};
 use std::collections::HashMap;
 
 /// Size and alignment of a range of an arena of glibc.
@@ -46,7 +46,7 @@ pub struct Mapping<'a> {
 
 impl<'a> Mapping<'a> {
     /// Returns whether it is our library, or memory that it shares with the recorder.
-    fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         let file = self.name.rsplit('/').next().unwrap_or_default();
         self.name.starts_with("/memfd:heaptape") || file.starts_with("libheaptape")
     }
@@ -80,6 +80,8 @@ pub struct Regions<'a> {
     pub threads: &'a [StoppedThread],
     /// Whose the blocks are.
     pub allocator: Allocator,
+    /// Whether all blocks are known, so that the rest of the allocator's memory holds nothing.
+    pub knows_all_blocks: bool,
     /// Size of a page.
     pub page: u64,
     /// Its memory.
@@ -249,7 +251,9 @@ impl Regions<'_> {
         let within = |address: u64| (line.start..line.end).contains(&address);
         for thread in self.threads {
             let (sp, tp) = (thread.stack_pointer, thread.thread_pointer);
-            let is_stack = within(sp) && table.within(line.start, line.end).is_empty();
+            // It may be of a coroutine, in a block that is not known.
+            let is_sure = self.knows_all_blocks || line.name == "[stack]" || (within(tp) && sp < tp);
+            let is_stack = within(sp) && is_sure && table.within(line.start, line.end).is_empty();
             let mut top = line.end;
             if tp != 0 && within(tp) {
                 let start = tp.saturating_sub(found.thread_local).max(line.start);
@@ -271,7 +275,15 @@ impl Regions<'_> {
             None => number_of(line.name, numbers, &mut found.names),
         };
         let kind = if module.is_some() { ROOT_DATA } else { ROOT_MAPPING };
-        self.take_blocks(line, table, &mut taken);
+        let mut shared = Vec::new();
+        let own = taken.len();
+        self.take_blocks(line, table, &mut taken, &mut shared);
+        if !self.knows_all_blocks {
+            let others = without(range, shared).into_iter().chain(taken[..own].iter().copied()).collect();
+            for part in without(range, others) {
+                found.add(part, ROOT_EARLIER, 0, 0);
+            }
+        }
         for part in without(range, taken) {
             found.add(part, kind, name, 0);
         }
@@ -285,16 +297,30 @@ impl Regions<'_> {
         read == 8 && matches!(u64::from_le_bytes(first) % ARENA, 32 | 48) && u64::from_le_bytes(first) >= ARENA
     }
 
-    /// Adds what the allocator has of a mapping.
-    fn take_blocks(&self, line: &Mapping<'_>, table: &BlockTable, taken: &mut Vec<(u64, u64)>) {
+    /// Adds what the allocator has of a mapping. `shared` gets those parts in which blocks that are not
+    /// known may be.
+    fn take_blocks(
+        &self,
+        line: &Mapping<'_>,
+        table: &BlockTable,
+        taken: &mut Vec<(u64, u64)>,
+        shared: &mut Vec<(u64, u64)>,
+    ) {
         let blocks = table.within(line.start, line.end);
         if line.name == "[heap]" || line.name.contains("malloc arena") {
+            shared.push((line.start, line.end));
             return taken.push((line.start, line.end));
+        }
+        let is_glibc = self.allocator == Allocator::Glibc;
+        if is_glibc && !self.knows_all_blocks && line.start.is_multiple_of(ARENA) && self.is_arena(line.start) {
+            // None of its blocks may be known.
+            shared.push((line.start, line.start + ARENA));
+            taken.push((line.start, line.start + ARENA));
         }
         let mut known: HashMap<u64, bool> = HashMap::new();
         for block in blocks {
             let end = block.address.saturating_add(block.size.max(1));
-            if self.allocator == Allocator::Glibc {
+            if is_glibc {
                 if Allocator::is_mapped_by_glibc(block.address, block.size) {
                     taken.push((block.address - 16, end.next_multiple_of(self.page)));
                     continue;
@@ -306,16 +332,22 @@ impl Regions<'_> {
                 // A mapped block that was made smaller is small, and beside it may be anything.
                 let is_arena = *known.entry(arena).or_insert_with(|| self.is_arena(arena));
                 let own = (block.address.saturating_sub(16), end);
+                if is_arena {
+                    shared.push((arena, arena + ARENA));
+                }
                 taken.push(if is_arena { (arena, arena + ARENA) } else { own });
             } else {
                 // Pages with blocks have no data of the program.
                 let page = self.page;
                 let pages = (block.address / page * page, end.next_multiple_of(page));
-                match taken.last_mut() {
+                match shared.last_mut() {
                     Some(last) if last.1 >= pages.0 && last.0 <= pages.0 => last.1 = last.1.max(pages.1),
-                    _ => taken.push(pages),
+                    _ => shared.push(pages),
                 }
             }
+        }
+        if !is_glibc {
+            taken.extend(shared.iter());
         }
     }
 }

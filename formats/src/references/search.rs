@@ -4,7 +4,8 @@ use super::blocks::BlockTable;
 use super::regions::StoppedThread;
 use super::{ADDRESS_BITS, Memory};
 use crate::tape::{
-    BlockPacker, Edge, EdgePacker, FirstWords, MAX_COUNT, ROOT_DATA, ROOT_REGISTERS, Record, ReferenceBlock, RootRegion,
+    BlockPacker, Edge, EdgePacker, FirstWords, MAX_COUNT, ROOT_DATA, ROOT_EARLIER, ROOT_MAPPING, ROOT_REGISTERS,
+    Record, ReferenceBlock, RootRegion,
 };
 use std::io;
 use std::time::Instant;
@@ -47,6 +48,8 @@ pub struct Search<'a> {
     code: &'a [(u64, u64)],
     /// Number of the name of the libc whose `malloc` has the blocks.
     libc: Option<u32>,
+    /// Memory of the allocator that holds nothing, in ascending order.
+    empty: &'a [(u64, u64)],
     deadline: Instant,
     buffer: Vec<u8>,
     span: usize,
@@ -69,7 +72,21 @@ impl<'a> Search<'a> {
         deadline: Instant,
     ) -> Search<'a> {
         let (buffer, found) = (vec![0; WINDOW], Counts::default());
-        Search { table, memory, files, code, libc, deadline, buffer, span: 0, found }
+        Search { table, memory, files, code, libc, empty: &[], deadline, buffer, span: 0, found }
+    }
+
+    /// Leaves out free memory and the allocator's own, in ascending order, where it has blocks that are not
+    /// known.
+    #[must_use]
+    pub fn without(self, empty: &'a [(u64, u64)]) -> Search<'a> {
+        Search { empty, ..self }
+    }
+
+    /// Returns whether a word of the allocator's memory may be of a block that is not known.
+    fn may_be_earlier(&self, at: u64, span: &mut usize) -> bool {
+        let after = self.empty.partition_point(|(start, _)| *start <= at);
+        let is_empty = after.checked_sub(1).is_some_and(|last| at < self.empty[last].1);
+        !is_empty && self.table.find(at, span).is_none()
     }
 
     /// Searches the regions outside of blocks.
@@ -90,6 +107,8 @@ impl<'a> Search<'a> {
             let is_code = self.code.iter().any(|code| (code.0..code.1).contains(&region.start));
             let mut at = region.start.next_multiple_of(8);
             let end = region.start.saturating_add(region.length);
+            let is_allocators = region.kind == ROOT_EARLIER || (region.kind == ROOT_MAPPING && !self.empty.is_empty());
+            let mut own_span = 0;
             while at + 8 <= end {
                 let length = ((end - at) & !7).min(WINDOW as u64) as usize;
                 if !self.read(at, length) {
@@ -103,6 +122,9 @@ impl<'a> Search<'a> {
                         return false;
                     }
                     let Some((target, inside)) = search.target(value) else { return false };
+                    if is_allocators && !search.may_be_earlier(at + 8 * word, &mut own_span) {
+                        return false;
+                    }
                     if is_libc && search.is_chunk(target, inside) {
                         return false;
                     }

@@ -44,6 +44,9 @@ pub const ROOT_STACK: u8 = 3;
 pub const ROOT_REGISTERS: u8 = 4;
 /// Other writable memory without blocks, e.g. of an arena that the program maps itself.
 pub const ROOT_MAPPING: u8 = 5;
+/// The memory of an allocator, where blocks of which nothing is known may be: they were allocated before
+/// the recording.
+pub const ROOT_EARLIER: u8 = 6;
 
 tape_record! {
     /// Kind 23, the first record of `references.tape`.

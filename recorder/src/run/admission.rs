@@ -358,8 +358,12 @@ fn start<P: Policy>(policy: &mut P, offer: Offer<P::Decision>) -> SessionId {
     let (ids, hello) = (Ids { pid: client.pid, hello_pid: client.hello.pid, uid: client.uid }, client.hello);
     let origin = policy.origin(&client, parent.is_some());
     let forked_from = parent.as_ref().filter(|_| origin == Origin::Fork);
-    let fork =
-        forked_from.map(|parent| Fork { parent: parent.id, folder: parent.folder.clone(), tick: hello.fork_tick });
+    let fork = forked_from.map(|parent| Fork {
+        parent: parent.id,
+        folder: parent.folder.clone(),
+        tick: hello.fork_tick,
+        knows_all_blocks: parent.knows_all_blocks,
+    });
     let code = match forked_from.and_then(|parent| parent.session.as_ref()) {
         Some(session) => code.forked_from(&session.code),
         None => code,

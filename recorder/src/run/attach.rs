@@ -38,6 +38,7 @@ pub enum AttachmentError {
 pub struct Attachment {
     target: Target,
     recorder: Recorder,
+    has_references: bool,
     _sockets: SocketDir,
 }
 
@@ -48,6 +49,8 @@ pub struct Left {
     pub outcome: Outcome,
     /// The longest stops of the process.
     pub stops: Stops,
+    /// Why it could not be read at the end which block holds which, if that was asked for.
+    pub no_references: Option<String>,
     /// What remains in the process; `None` if nothing does.
     pub remains: Option<String>,
     /// Functions of the process may still be hooked.
@@ -70,7 +73,7 @@ impl Attachment {
             let _ = target.detach().and_then(|()| target.leave());
             return Err(failed(error));
         }
-        Ok(Attachment { target, recorder, _sockets: sockets })
+        Ok(Attachment { target, recorder, has_references: options.references, _sockets: sockets })
     }
 
     /// Returns the process that is recorded.
@@ -104,7 +107,16 @@ impl Attachment {
 
     /// Ends the recording, and leaves the process as it was.
     pub fn end(mut self) -> Left {
-        let (mut remains, mut is_hooked) = (None, false);
+        let (mut remains, mut is_hooked, mut stop) = (None, false, Duration::ZERO);
+        let mut no_references = None;
+        if self.has_references {
+            match self.recorder.read_references() {
+                Some(Ok(stood_still)) => stop = stood_still,
+                Some(Err(why)) => no_references = Some(why),
+                None if !self.recorder.is_busy() => no_references = Some("it ended before".into()),
+                None => {}
+            }
+        }
         if self.recorder.is_busy() {
             self.recorder.read_pages();
             let detached = self.target.detach();
@@ -126,9 +138,10 @@ impl Attachment {
                 }
             };
         }
-        let stops = self.target.stops();
+        let mut stops = self.target.stops();
+        stops.all = stops.all.max(stop);
         let outcome = self.recorder.finish();
         sync::finish();
-        Left { outcome, stops, remains, is_hooked }
+        Left { outcome, stops, no_references, remains, is_hooked }
     }
 }

@@ -7,7 +7,7 @@ mod descendants;
 mod environment;
 mod newborn;
 mod policy;
-pub(super) mod references;
+mod references;
 mod take_over;
 mod unrecorded;
 
@@ -36,6 +36,8 @@ use descendants::Descendants;
 use formats::recording::{Accounting, Exit, ProcessInfo, README, README_TEXT, RECORDING, Recording};
 use formats::tape::RESIDENCY_END;
 use newborn::Newborn;
+pub use references::take_references;
+use references::{AT_INTERVAL, Reading};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -129,6 +131,8 @@ pub struct Recorder {
     loader: Loader,
     /// Static programs with the library in them, which have not attached yet.
     loaded: Vec<Loaded>,
+    /// Processes whose references are read while they run.
+    readings: Vec<Reading>,
     /// Static programs that are not loaded, and whose children are not known yet.
     refused_starts: Vec<RefusedStart>,
 }
@@ -175,6 +179,7 @@ impl Recorder {
             lock: RecordingLock::take(dir),
             loader: Loader::new(options.standalone, planner.clone()),
             loaded: Vec::new(),
+            readings: Vec::new(),
             refused_starts: Vec::new(),
             recording,
             written: None,
@@ -241,6 +246,7 @@ impl Recorder {
         let watches_births = self.options.children && !self.running.is_empty();
         let timeout = if watches_births { timeout.min(self.newborn.deadline()) } else { timeout };
         let timeout = if self.loader.is_busy() { timeout.min(LOAD_INTERVAL) } else { timeout };
+        let timeout = if self.watches_live_bytes() { timeout.min(AT_INTERVAL) } else { timeout };
         // Something that is due and cannot be done must not make the recorder busy.
         let timeout = if is_poll { timeout } else { timeout.max(SHORTEST_WAIT) };
         let processes = self.running.iter().map(|running| sys::fd(&running.process));
@@ -267,6 +273,7 @@ impl Recorder {
             }
         }
         self.note_loaded();
+        self.look_at_live_bytes();
         // Before the ends: a process that announced another program ends by executing it.
         self.read_boards();
         for id in process_gone {
@@ -439,6 +446,7 @@ impl Recorder {
         let has_ended = |running: &&Running| sys::is_readable(sys::fd(&running.process));
         let ended: Vec<SessionId> = self.running.iter().filter(has_ended).map(|running| running.session.id).collect();
         ended.into_iter().for_each(|id| self.process_gone(id));
+        self.finish_readings();
         self.read_pages();
         let name = |running: &Running| {
             let process = &running.session.process;

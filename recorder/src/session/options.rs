@@ -60,6 +60,9 @@ pub struct Options {
     pub allocators: Vec<OwnAllocator>,
     /// Whether it is read at the end of a process which block holds which.
     pub references: bool,
+    /// Live bytes of a process from which on that is read once, while it runs, instead of at its end; 0 for
+    /// never.
+    pub references_at: u64,
     /// Folder in which the symbols of large files are stored, so that they are searched once.
     pub found_symbols: Option<PathBuf>,
     /// How long the start of a program may wait for the search of its symbols, instead of the
@@ -209,6 +212,7 @@ impl Default for Options {
             folds: false,
             allocators: Vec::new(),
             references: false,
+            references_at: 0,
             found_symbols: None,
             search_limit: None,
             preload: None,

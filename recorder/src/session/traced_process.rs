@@ -15,7 +15,7 @@ use crate::target::maps;
 use crate::target::module_files::ModuleFiles;
 pub use builder::Ids;
 pub(crate) use builder::{Attached, SessionBuilder};
-use formats::recording::{Allocator, ProcessInfo};
+use formats::recording::{Allocator, ProcessInfo, RAN_ALREADY};
 use formats::resident::Bill;
 use formats::tape::{self, Division, Origin, field::Text};
 use std::path::PathBuf;
@@ -77,6 +77,8 @@ pub struct Fork {
     pub folder: String,
     /// Tick of the fork; 0 if it is not known.
     pub tick: u64,
+    /// Whether all blocks of the parent were known then.
+    pub knows_all_blocks: bool,
 }
 
 /// What is known of the allocators of a process. All of it is known once the process uses its area.
@@ -114,6 +116,14 @@ impl Session {
     /// Returns the process, for whom its files and its memory are read.
     pub fn owner(&self) -> Owner {
         Owner { pid: self.process.pid, uid: self.process.uid }
+    }
+
+    /// Returns whether no block of the process is older than the recording of it, and of those that it
+    /// was forked from.
+    pub fn knows_all_blocks(&self) -> bool {
+        self.hooks.unseen_mappings() != RAN_ALREADY
+            && self.stats.live_since_unix_ns.load(Relaxed) == 0
+            && self.forked.as_ref().is_none_or(|fork| fork.knows_all_blocks)
     }
 
     /// Returns for how long the process has been recorded.

@@ -52,12 +52,15 @@ pub struct Parent {
     pub worker: usize,
     /// Its session, if it has not ended.
     pub session: Option<Arc<Session>>,
+    /// Whether all of its blocks are known.
+    pub knows_all_blocks: bool,
 }
 
 impl Parent {
     pub fn running(session: &Arc<Session>, worker: usize) -> Parent {
         let folder = session.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Parent { id: session.id, folder, worker, session: Some(Arc::clone(session)) }
+        let knows_all_blocks = session.knows_all_blocks();
+        Parent { id: session.id, folder, worker, session: Some(Arc::clone(session)), knows_all_blocks }
     }
 }
 

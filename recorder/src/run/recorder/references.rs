@@ -1,6 +1,7 @@
 //! Reads the references of a process that waits at its end, in threads of our own. Its other threads
 //! stand still meanwhile (`still`).
 
+mod living;
 mod still;
 
 use super::Recorder;
@@ -13,9 +14,12 @@ use crate::references::{Snapshot, take};
 use crate::session::traced_process::{Session, SessionId};
 use crossbeam_channel::{Sender, bounded};
 use formats::tape::RESIDENCY_EXIT;
+pub use living::take_references;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use still::Still;
 use wire::area::ANNOUNCE_REFERENCES;
@@ -23,7 +27,55 @@ use wire::area::ANNOUNCE_REFERENCES;
 /// How long the digest may take to answer: its queue may be full.
 const DIGEST_LIMIT: Duration = Duration::from_secs(10);
 
+/// How often the live bytes of processes are compared with the limit from which on we read.
+pub(super) const AT_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A process whose references are read while it runs.
+pub(super) type Reading = JoinHandle<Result<Duration, String>>;
+
 impl Recorder {
+    /// Returns whether a process may still reach the live bytes at which its references are read.
+    pub(super) fn watches_live_bytes(&self) -> bool {
+        self.options.references_at > 0 && self.running.iter().any(|running| !running.has_references)
+    }
+
+    /// Reads the references of processes whose live bytes have reached the limit, beside us.
+    pub(super) fn look_at_live_bytes(&mut self) {
+        let limit = self.options.references_at;
+        if limit == 0 {
+            return;
+        }
+        self.readings.retain(|reading| !reading.is_finished());
+        for running in &mut self.running {
+            if !running.has_references && running.session.stats.now().live_bytes >= limit {
+                running.has_references = true;
+                let (session, commands) = (Arc::clone(&running.session), self.stages.commands.clone());
+                self.readings.extend(read_beside_it(session, commands).ok());
+            }
+        }
+    }
+
+    /// Waits until what is being read of running processes is read.
+    pub(super) fn finish_readings(&mut self) {
+        self.readings.drain(..).for_each(|reading| drop(reading.join()));
+    }
+
+    /// Reads the references of the processes that run, but for those of which they were read. Returns for how
+    /// long the last one stood still, or why they could not be read; `None` if all were read before.
+    pub fn read_references(&mut self) -> Option<Result<Duration, String>> {
+        self.finish_readings();
+        let mut result = None;
+        for running in self.running.iter_mut().filter(|running| !running.has_references) {
+            running.has_references = true;
+            let reading = read_beside_it(Arc::clone(&running.session), self.stages.commands.clone());
+            let joined = reading
+                .map_err(|error| error.to_string())
+                .and_then(|reading| reading.join().unwrap_or_else(|_| Err("the thread that read it ended".into())));
+            result = Some(joined);
+        }
+        result
+    }
+
     /// Reads the memory of a process that is about to end, which waits until the socket is closed.
     pub(super) fn about_to_exit(&mut self, pid: u32, is_before: bool, socket: OwnedFd) {
         let running = self.running.iter_mut().find(|running| running.session.process.pid == pid);
@@ -47,6 +99,20 @@ impl Recorder {
     }
 }
 
+/// Reads the references of a process that runs on, in a thread that does nothing else.
+fn read_beside_it(session: Arc<Session>, commands: Sender<Command>) -> io::Result<Reading> {
+    crash::spawn("reads references", move || {
+        take_references(&session, &commands).inspect_err(|why| note(&session, &commands, why))
+    })
+}
+
+/// Notes in the recording why there are no references.
+fn note(session: &Session, commands: &Sender<Command>, why: &str) {
+    tracing::debug!(pid = session.process.pid, "references: {why}");
+    let text = format!("which block holds which could not be read: {why}");
+    let _ = commands.send(Command::Process(session.id, ProcessCommand::Note(text)));
+}
+
 /// What the thread does.
 struct Task {
     session: Arc<Session>,
@@ -61,9 +127,7 @@ impl Task {
     fn run(self) {
         let Task { session, commands, pages, socket, since } = self;
         if let Err(why) = read_beside(&session, &commands, since) {
-            tracing::debug!(pid = session.process.pid, "references: {why}");
-            let text = format!("which block holds which could not be read: {why}");
-            let _ = commands.send(Command::Process(session.id, ProcessCommand::Note(text)));
+            note(&session, &commands, &why);
         }
         drop(commands);
         let pid = session.process.pid;
@@ -100,7 +164,7 @@ fn read(session: &Session, commands: &Sender<Command>, still: &Still, since: Ins
 }
 
 /// Returns the live blocks once all events so far are known.
-pub(in crate::run) fn live_blocks(commands: &Sender<Command>, id: SessionId, limit: Duration) -> Option<BlocksAt> {
+fn live_blocks(commands: &Sender<Command>, id: SessionId, limit: Duration) -> Option<BlocksAt> {
     let (reply, answer) = bounded(1);
     commands.send(Command::ProcessSettled(id, ProcessCommand::LiveBlocks(reply))).ok()?;
     answer.recv_timeout(limit).ok().flatten()

@@ -1,9 +1,9 @@
 //! The references of a process that runs on: they are read in a copy of it.
 
-use super::recorder::references::live_blocks;
-use super::running_process::copy::{Copy, with_copy};
+use super::live_blocks;
 use crate::pipeline::drain::Command;
 use crate::references::{Snapshot, StoppedThread, stopped_thread, take};
+use crate::run::running_process::copy::{Copy, with_copy};
 use crate::session::traced_process::Session;
 use crossbeam_channel::Sender;
 use formats::tape::RESIDENCY_REQUEST;
