@@ -15,7 +15,8 @@
 //!    away.
 //! 6. Whatever we read from the program's stack is bounded by what is known to be mapped.
 //! 7. Every event is published or counted as dropped.
-#![cfg_attr(not(test), no_std)]
+// Where panics unwind, as in builds for tests, this is a library like any other, which nobody loads.
+#![cfg_attr(all(not(test), panic = "abort"), no_std)]
 #![allow(clippy::missing_safety_doc)]
 // The exports are switched off in the test program, which must keep its own allocator, and in the
 // standalone library, which replaces no function by name: what only they use is not dead.
@@ -62,7 +63,7 @@ static REPLACEMENTS: [(AtomicPtr<c_void>, &AtomicPtr<c_void>); heaptape_wire::pa
     (AtomicPtr::new(process::fork::fork as *mut c_void), &next::pointers::fork),
 ];
 
-#[cfg(not(test))]
+#[cfg(all(not(test), panic = "abort"))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     // Arithmetic here is wrapping or checked and every index is bounded; if a panic is ever
@@ -71,7 +72,7 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 }
 
 /// A debug build refers to this symbol although nothing unwinds. The release build does not.
-#[cfg(all(not(test), debug_assertions))]
+#[cfg(all(not(test), panic = "abort", debug_assertions))]
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 

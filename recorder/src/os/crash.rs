@@ -56,15 +56,18 @@ pub fn set_role(role: Role) {
     ROLE.store(ROLES.iter().position(|known| *known == role).unwrap_or(0), Relaxed);
 }
 
-/// Makes panics of this process write a report.
+/// Makes panics of this process write a report, and end it by SIGABRT, in builds for tests too.
 pub fn install() {
-    std::panic::set_hook(Box::new(panicked));
+    std::panic::set_hook(Box::new(|panic| {
+        panicked(panic);
+        std::process::abort();
+    }));
 }
 
 /// Leaves panics unreported: for a helper process that reads hostile files, where a panic costs
 /// only the names of one process.
 pub(crate) fn disarm() {
-    std::panic::set_hook(Box::new(|_| {}));
+    std::panic::set_hook(Box::new(|_| std::process::abort()));
 }
 
 /// Starts a thread with a name, which a report shows.
@@ -119,7 +122,7 @@ pub fn restore_terminal(restore: fn()) {
     }
 }
 
-/// The panic hook. The process aborts when it returns.
+/// The panic hook. The process ends when it returns: what it has written is whole without it.
 fn panicked(panic: &PanicHookInfo<'_>) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if IS_REPORTED.swap(true, Relaxed) {
