@@ -19,7 +19,10 @@ pub(crate) unsafe fn leave_parent(state: *mut ThreadState) -> bool {
     let Some(area) = session::parents_area().filter(|_| !private::is_ours()) else { return false };
     // SAFETY: a state stays mapped for ever.
     let activation = unsafe { Activation::read(&raw const (*state).activation) };
-    if activation.low_byte() == READY && rules::generation().is_some() {
+    // What sampling skips is counted in the area without a mark.
+    // SAFETY: as above; the calling thread's own state.
+    let samples = unsafe { (*state).countdown.mean != 0 };
+    if activation.low_byte() == READY && !samples && rules::generation().is_some() {
         // A handler may have run between a hook's look at its state and the mark that it runs. That hook has
         // read nothing but the state's address yet.
         Area::forget_in_child();
