@@ -14,7 +14,6 @@ pub mod poll;
 pub(crate) mod process_events;
 #[allow(unsafe_code)]
 pub mod processor;
-pub(crate) mod registers;
 pub(crate) mod regular_file;
 pub(crate) mod replace_file;
 pub(crate) mod signals;

@@ -9,8 +9,7 @@ use crate::heap::index::{Block, Index};
 use crate::heap::live::BlocksAt;
 use crate::os::clock;
 use crate::os::permissions::{let_read, make_folder};
-use crate::os::processor::page_bytes;
-use crate::os::registers::user_regs_struct;
+use crate::os::processor::{HAS_DATA_ABOVE, Registers, page_bytes};
 use crate::session::traced_process::Session;
 use crate::store::division::allocator_of;
 use crate::target::maps;
@@ -96,13 +95,9 @@ fn mapping<'a>(line: &maps::Line<'a>) -> Mapping<'a> {
 }
 
 /// Returns a thread that stands still, with all its registers.
-pub(crate) fn stopped_thread(tid: Pid, own: &user_regs_struct) -> StoppedThread {
-    let registers = vec![
-        own.rax, own.rbx, own.rcx, own.rdx, own.rsi, own.rdi, own.rbp, own.rsp, own.r8, own.r9, own.r10, own.r11,
-        own.r12, own.r13, own.r14, own.r15,
-    ];
+pub(crate) fn stopped_thread(tid: Pid, own: &Registers) -> StoppedThread {
     let tid = tid.as_raw().cast_unsigned();
-    StoppedThread { tid, stack_pointer: own.rsp, thread_pointer: own.fs_base, registers }
+    StoppedThread { tid, stack_pointer: own.sp(), thread_pointer: own.thread_pointer(), registers: own.general() }
 }
 
 /// Reads the references of a process, and writes them beside its tape.
@@ -132,7 +127,9 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     drop(blocks);
     let own: Vec<(u64, u64)> = session.mapping.header().private_ranges().collect();
     let knows_all_blocks = session.knows_all_blocks();
-    let regions = Regions { excluded: &own, threads, allocator, knows_all_blocks, page: page_bytes(), memory: &memory };
+    let (page, has_data_above) = (page_bytes(), HAS_DATA_ABOVE);
+    let regions =
+        Regions { excluded: &own, threads, allocator, knows_all_blocks, page, has_data_above, memory: &memory };
     let mappings = || text.lines().filter_map(maps::parse).map(|line| mapping(&line));
     let Found { regions, names, files, code, .. } = regions.find(mappings(), &table);
     // Old words in free memory hold nothing, where we can tell that it is free.

@@ -61,8 +61,17 @@ fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> 
     let table = BlockTable::new(blocks, allocator);
     let threads = core.file.stopped_threads();
     let excluded = core.heap.as_ref().map_or(&[][..], |heap| &heap.ranges);
-    let knows_all_blocks = true;
-    let regions = Regions { excluded, threads: &threads, allocator, knows_all_blocks, page: PAGE, memory: &core.file };
+    // Cores are of x86-64.
+    let (knows_all_blocks, has_data_above) = (true, false);
+    let regions = Regions {
+        excluded,
+        threads: &threads,
+        allocator,
+        knows_all_blocks,
+        page: PAGE,
+        has_data_above,
+        memory: &core.file,
+    };
     let Found { regions, names, files, code, .. } = regions.find(core.file.mappings(), &table);
     let count = threads.len() as u32;
     let tick = process.last_event_tick().unwrap_or_default();

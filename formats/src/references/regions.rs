@@ -13,8 +13,11 @@ use std::collections::HashMap;
 const ARENA: u64 = 64 << 20;
 /// Bytes below the stack pointer that a function may use without moving it (System V ABI, 3.2.2).
 const RED_ZONE: u64 = 128;
-/// Bytes from the thread pointer on that glibc's `struct pthread` takes, with some to spare.
+/// Bytes of glibc's `struct pthread`, with some to spare. It is at the thread pointer, or before it.
 const THREAD_DESCRIPTOR: u64 = 4096;
+const THREAD_DESCRIPTOR_BEFORE: u64 = 2048;
+/// Bytes between the thread pointer and the data that is above it.
+const THREAD_CONTROL: u64 = 16;
 /// Most bytes of thread-local data of one module.
 const MAX_TLS: u64 = 1 << 20;
 /// Maximum number of names, and of bytes of each.
@@ -66,7 +69,7 @@ pub struct StoppedThread {
     pub stack_pointer: u64,
     /// Base of the thread-local data; 0 if it is not known.
     pub thread_pointer: u64,
-    /// General registers: all 16, or the six arguments of the system call that the thread waits in.
+    /// All general registers, or the six arguments of the system call that the thread waits in.
     /// Empty if none is needed, since they are on its stack.
     pub registers: Vec<u64>,
 }
@@ -84,6 +87,9 @@ pub struct Regions<'a> {
     pub knows_all_blocks: bool,
     /// Size of a page.
     pub page: u64,
+    /// Whether thread-local data is above the thread pointer (variant I of "ELF Handling For
+    /// Thread-Local Storage"), as on aarch64.
+    pub has_data_above: bool,
     /// Its memory.
     pub memory: &'a dyn Memory,
 }
@@ -99,7 +105,7 @@ pub struct Found {
     pub files: Vec<(u64, u64)>,
     /// Mappings of code without a file.
     pub code: Vec<(u64, u64)>,
-    /// Bytes of thread-local data below the thread pointer, of all modules.
+    /// Bytes of thread-local data beside the thread pointer, of all modules.
     thread_local: u64,
 }
 
@@ -256,9 +262,13 @@ impl Regions<'_> {
             let is_stack = within(sp) && is_sure && table.within(line.start, line.end).is_empty();
             let mut top = line.end;
             if tp != 0 && within(tp) {
-                let start = tp.saturating_sub(found.thread_local).max(line.start);
+                let (below, above) = match self.has_data_above {
+                    true => (THREAD_DESCRIPTOR_BEFORE, THREAD_CONTROL + found.thread_local),
+                    false => (found.thread_local, THREAD_DESCRIPTOR),
+                };
+                let start = tp.saturating_sub(below).max(line.start);
                 let start = if is_stack && sp < tp { start.max(sp) } else { start };
-                let end = tp.saturating_add(THREAD_DESCRIPTOR).min(line.end);
+                let end = tp.saturating_add(above).min(line.end);
                 found.add((start, end), ROOT_THREAD_LOCAL, 0, thread.tid);
                 taken.push((start, end));
                 top = top.min(start.max(sp));

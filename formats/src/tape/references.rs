@@ -39,7 +39,7 @@ pub const ROOT_DATA: u8 = 1;
 pub const ROOT_THREAD_LOCAL: u8 = 2;
 /// The part of a stack that is in use.
 pub const ROOT_STACK: u8 = 3;
-/// The registers of a thread: all 16, 8 bytes each, or only the six arguments of the system call that
+/// The general registers of a thread: all of them (16 on x86-64, 31 on aarch64), 8 bytes each, or only the six arguments of the system call that
 /// it waited in, since a stop could have ended that wait.
 pub const ROOT_REGISTERS: u8 = 4;
 /// Other writable memory without blocks, e.g. of an arena that the program maps itself.

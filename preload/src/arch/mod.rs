@@ -9,6 +9,7 @@
 //!   change of a word that a signal handler of the same thread cannot divide;
 //! * `store_four`: stores four words that are copied later as two halves;
 //! * `counter`: the processor's timestamp, read at most the latency of a load before earlier loads;
+//! * `register_barrier`: lets the recorder make what this process has stored visible;
 //! * `syscall` and `AUDIT_ARCHITECTURE`: system calls, and the number of their table in seccomp
 //!   filters;
 //! * `FUNCTION_RELOCATIONS`: relocations of words that hold a function's address;
@@ -20,7 +21,8 @@
 //! * `entry_stub!`, `untraced_stub!`: entries of the allocator's functions;
 //! * `operator_stub!`, `operator_new_frame!`, `untraced_operator_stub!`: entries of the C++
 //!   operators;
-//! * `patched_stub!`: the entry of functions that are hooked by a jump in their first bytes;
+//! * `patched_stub!`: the entry of functions that are hooked by a jump in their first bytes, with
+//!   `KEPT_BYTES` of registers in its frame; `write_jump`, which writes the jump;
 //! * `program_entry_stub!`: the entry of a program without a loader;
 //! * `visit_stub!`: the entries of the library in a program that's already running;
 //! * `report_stub!`: the entry of functions to which the program reports;

@@ -249,6 +249,9 @@ fn adopt(area: Area, patches: Option<Patches>, pid: u32, is_child: bool) -> Opti
         area.give_up();
         return None;
     }
+    if !is_child {
+        arch::register_barrier();
+    }
     session::begin(pid, is_child, area.header().free_stacks.load(Relaxed) != 0);
     let parents = board::begin(&area);
     if !parents.is_null() {

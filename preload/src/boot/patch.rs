@@ -9,14 +9,11 @@
 
 use crate::elf::objects;
 use crate::session::Area;
-use crate::{PATCHED_ENTRY, sys};
+use crate::{PATCHED_ENTRY, arch, sys};
 use core::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed};
-use heaptape_wire::area::PAGE;
 use heaptape_wire::patches::{
     DIFFERS, FORBIDDEN, HAS_THREADS, JUMP_BYTES, MAX_MOVED, MAX_PATCHES, NO_SPACE, Patch, PatchTable, Run, WRITTEN,
 };
-
-const PAGE_BYTES: usize = PAGE as usize;
 
 pub(crate) struct Patches {
     table: &'static PatchTable,
@@ -128,8 +125,9 @@ struct OpenPages {
 impl OpenPages {
     /// Makes the pages of a jump writable.
     fn open(&mut self, address: usize) -> bool {
-        let start = address & !(PAGE_BYTES - 1);
-        let bytes = (address + JUMP_BYTES).next_multiple_of(PAGE_BYTES) - start;
+        let page = sys::auxiliary(libc::AT_PAGESZ);
+        let start = address & !(page - 1);
+        let bytes = (address + JUMP_BYTES).next_multiple_of(page) - start;
         if (self.start, self.bytes) == (start, bytes) {
             return true;
         }
@@ -168,18 +166,11 @@ unsafe fn write(patch: &Patch, open: &mut OpenPages) -> u32 {
     {
         return DIFFERS;
     }
-    let distance = patch.target.load(Relaxed).wrapping_sub(address as u64 + JUMP_BYTES as u64) as i64;
-    let Ok(distance) = i32::try_from(distance) else { return NO_SPACE };
     if !open.open(address) {
         return FORBIDDEN;
     }
     // SAFETY: the pages are writable now, and nobody runs there.
-    unsafe {
-        let at = address as *mut u8;
-        at.write(0xe9);
-        at.add(1).cast::<i32>().write_unaligned(distance);
-    }
-    WRITTEN
+    if unsafe { arch::write_jump(address as *mut u8, patch.target.load(Relaxed)) } { WRITTEN } else { NO_SPACE }
 }
 
 /// Functions of the program that the library replaces.
@@ -249,8 +240,8 @@ mod tests {
         let mut open = OpenPages { start: 0, bytes: 0 };
         // SAFETY: nothing is written.
         assert_eq!((patch.status.load(Relaxed), unsafe { write(&patch, &mut open) }), (WAITING, DIFFERS));
-        for (length, at) in [(4, address), (25, address), (8, 0x10_0000)] {
-            patch.length.store(length, Relaxed);
+        for (length, at) in [(JUMP_BYTES - 1, address), (25, address), (8, 0x10_0000)] {
+            patch.length.store(length as u32, Relaxed);
             patch.address.store(at as u64, Relaxed);
             // SAFETY: nothing is written.
             assert_eq!(unsafe { write(&patch, &mut open) }, DIFFERS, "{length} bytes at {at:x}");

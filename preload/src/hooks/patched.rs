@@ -23,9 +23,8 @@ struct PatchedCall {
 const _: () = assert!(core::mem::offset_of!(PatchedCall, function) == 48);
 const _: () = assert!(core::mem::offset_of!(PatchedCall, caller) == 56);
 
-/// Size of the frame of [`enter`]: with the return address it is a multiple of 16. After the call
-/// are the vector registers, two free words, and r10, rax and r11.
-const FRAME_BYTES: usize = size_of::<PatchedCall>().next_multiple_of(16) + 16 * 16 + 16 + 24;
+/// Size of the frame of [`enter`]: the call, and what the stub keeps after it.
+const FRAME_BYTES: usize = size_of::<PatchedCall>().next_multiple_of(16) + crate::arch::KEPT_BYTES;
 
 /// The entry of all hooked functions.
 #[unsafe(naked)]

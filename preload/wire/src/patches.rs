@@ -18,7 +18,7 @@ pub const MAX_RUNS: usize = 8;
 /// Maximum number of bytes at the start of a function that are moved.
 pub const MAX_MOVED: usize = 24;
 /// Size of the jump that is written over a function's first bytes.
-pub const JUMP_BYTES: usize = 5;
+pub const JUMP_BYTES: usize = if cfg!(target_arch = "aarch64") { 4 } else { 5 };
 /// Offset of the first [`Function`] in a run of code. Before it are the address of the library's
 /// hook and those of its [`REPLACEMENTS`], which the library itself stores.
 pub const FIRST_FUNCTION: usize = 48;

@@ -7,7 +7,7 @@ pub const ENTRY_SYMBOL: &str = "heaptape_program_entry";
 pub const PROGRAM_SYMBOL: &str = "heaptape_program";
 /// Name of the first instruction in a program that runs already. It attaches the process as the
 /// [`AttachRequest`] says, makes the system call [`ATTACHED_CALL`], and returns by `rt_sigreturn`
-/// to where the signal frame at the address in r12 says.
+/// to where the signal frame at the address in r12 (x20 on aarch64) says.
 pub const ATTACH_SYMBOL: &str = "heaptape_attach_entry";
 /// Name of the first instruction that unmaps the shared area and the private memory. It continues
 /// as the other one.
@@ -16,7 +16,7 @@ pub const LEAVE_SYMBOL: &str = "heaptape_leave_entry";
 pub const REQUEST_SYMBOL: &str = "heaptape_attach_request";
 /// The number of the system call that says that the library is done: `getppid`, which the library
 /// does not call elsewhere.
-pub const ATTACHED_CALL: u32 = 110;
+pub const ATTACHED_CALL: u32 = if cfg!(target_arch = "aarch64") { 173 } else { 110 };
 
 /// The most entries of the auxiliary vector that are passed on, besides the last one.
 pub const AUXILIARY_ENTRIES: usize = 31;

@@ -1,14 +1,15 @@
 //! The files whose code a process has mapped, and the free address ranges near them.
 
+use crate::os::processor::ADDRESS_BITS;
+use crate::os::processor::code::JUMP_REACH as MAX_DISTANCE;
 use crate::target::maps;
+use std::ops::Range;
 use wire::area::PAGE;
 
 /// The lowest address that programs may map (`vm.mmap_min_addr`).
 const MIN_ADDRESS: u64 = 1 << 16;
-/// The distance between code and hooked functions that a jump of 32 bits surely bridges.
-const MAX_DISTANCE: u64 = 0x7000_0000;
 /// The distance from the end of the largest gap, where the library and its area are mapped.
-const FAR: u64 = 512 << 20;
+const FAR: u64 = if MAX_DISTANCE > 1 << 30 { 512 << 20 } else { 64 << 20 };
 /// The distance that is kept to mappings, which may grow.
 const MARGIN: u64 = 16 * PAGE;
 
@@ -33,6 +34,8 @@ pub(crate) struct CodeMapping {
 pub(crate) struct Maps {
     /// Mappings of code of files, by address: what can be read and executed, and not written.
     pub code: Vec<CodeMapping>,
+    /// The code that the kernel maps into every program.
+    pub kernel_code: Option<Range<u64>>,
     /// Addresses that are mapped, and those that this type has given away.
     used: Vec<(u64, u64)>,
 }
@@ -49,6 +52,9 @@ impl Maps {
         for line in text.lines().filter_map(maps::parse) {
             let maps::Line { start, end, offset, inode, .. } = line;
             maps.used.push((start, end));
+            if line.name == "[vdso]" {
+                maps.kernel_code = Some(start..end);
+            }
             if line.is_code() && inode != 0 {
                 let (path, range) = (line.path().to_owned(), line.range.to_owned());
                 maps.code.push(CodeMapping { start, end, offset, inode, path, range });
@@ -66,7 +72,7 @@ impl Maps {
         let highest = start.saturating_add(MAX_DISTANCE);
         let mut gaps = Vec::new();
         let mut last = MIN_ADDRESS;
-        for &(first, next) in self.used.iter().chain(&[(1 << 47, 1 << 47)]) {
+        for &(first, next) in self.used.iter().chain(&[(1 << ADDRESS_BITS, 1 << ADDRESS_BITS)]) {
             gaps.push((last, first));
             last = last.max(next);
         }

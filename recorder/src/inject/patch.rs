@@ -13,7 +13,6 @@ mod families;
 mod file;
 mod jump;
 mod marks;
-mod moved;
 mod names;
 mod noted;
 mod search;
@@ -30,6 +29,8 @@ pub use separate::build_id_without_symbols;
 
 use crate::inject::maps::{CodeMapping, Maps};
 use crate::inject::search_tables::{self, Known, ObjectTable};
+use crate::os::processor::code::{self as machine, ENTRY_BYTES, PADDING, RESTORE};
+use crate::os::processor::{moved, page_bytes};
 use crate::os::sys::{self, Mapping};
 use crate::target::module_files::open_file;
 use file::{FileFunction, FileFunctions, Reach, Role};
@@ -48,15 +49,10 @@ use symbols::Fault;
 use unhooked::Unhooked;
 use wire::Op;
 use wire::area::PAGE;
-use wire::patches::{self, Action, CODE_BYTES, FIRST_FUNCTION, Function, JUMP_BYTES, MAX_PATCHES, MAX_RUNS, WRITTEN};
+use wire::patches::{self, Action, CODE_BYTES, FIRST_FUNCTION, Function, MAX_PATCHES, MAX_RUNS, WRITTEN};
 
 /// Size of the code of a function, at most: its description, the entry, the moved instructions.
 const MAX_FUNCTION_BYTES: u64 = 128;
-/// Size of the instructions of an entry.
-pub const ENTRY_BYTES: u64 = 18;
-/// The first instruction of a trampoline: `mov r11, [rsp - 8]`. The entry has stored r11 there. A
-/// caller that knows the function may keep a value in it.
-const RESTORE: [u8; 5] = [0x4c, 0x8b, 0x5c, 0x24, 0xf8];
 const NO_ALLOCATOR: usize = usize::MAX;
 /// Maximum number of reasons that are kept for an allocator.
 const MAX_REFUSED: usize = 20;
@@ -371,9 +367,10 @@ impl Plan {
     }
 
     fn add(&mut self, functions: &FileFunctions, mapping: &CodeMapping, is_program: bool, maps: &mut Maps) {
-        let is_mapped = |segment: &&symbols::CodeSegment| segment.offset / PAGE * PAGE == mapping.offset;
+        let page = page_bytes();
+        let is_mapped = |segment: &&symbols::CodeSegment| segment.offset / page * page == mapping.offset;
         let Some(segment) = functions.code.iter().find(is_mapped) else { return };
-        let bias = mapping.start.wrapping_sub(segment.address / PAGE * PAGE);
+        let bias = mapping.start.wrapping_sub(segment.address / page * page);
         let moved = |address: u64| address.wrapping_add(bias);
         self.growth.extend(functions.growth.iter().map(|range| moved(range.start)..moved(range.end)));
         let bytes = FIRST_FUNCTION as u64 + functions.functions.len() as u64 * MAX_FUNCTION_BYTES;
@@ -449,13 +446,9 @@ impl Plan {
             reserved: [0; 3],
         };
         code.extend(description.encode());
-        // mov [rsp - 8], r11; lea r11, [rip - 28]: the description; jmp [rip + …]: the hook, at the
-        // start of the run
-        code.extend([0x4c, 0x89, 0x5c, 0x24, 0xf8, 0x4c, 0x8d, 0x1d]);
-        code.extend((-12 - size_of::<Function>() as i32).to_le_bytes());
-        code.extend([0xff, 0x25]);
+        // The hook's address is at the start of the run.
         let hook = if shape.action == Action::Replaced { 8 * (1 + i32::from(shape.size)) } else { 0 };
-        code.extend((hook - entry as i32 - ENTRY_BYTES as i32).to_le_bytes());
+        code.extend(machine::entry(hook - entry as i32));
         let at_trampoline = |(from, to): &(u32, u32)| MovedInstruction {
             from: start.address + u64::from(*from),
             to: first + u64::from(*to),
@@ -463,10 +456,9 @@ impl Plan {
         let instructions = moved.offsets.iter().map(at_trampoline).collect();
         code.extend(RESTORE);
         code.extend(moved.code);
-        code.resize(code.len().next_multiple_of(16), 0xcc);
+        code.resize(code.len().next_multiple_of(16), PADDING);
         let (address, expected) = (start.address, start.bytes);
-        let distance = (at + entry).wrapping_sub(address + JUMP_BYTES as u64) as i64;
-        i32::try_from(distance).map_err(|_| patches::text(patches::NO_SPACE))?;
+        machine::jump(address, at + entry).ok_or(patches::text(patches::NO_SPACE))?;
         let (name, target) = (String::new(), at + entry);
         Ok(PlannedPatch { allocator, name, address, target, expected, moved: instructions })
     }

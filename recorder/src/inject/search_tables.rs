@@ -6,13 +6,13 @@
 
 use super::frames::{self, Description, read_array};
 use super::maps::CodeMapping;
+use crate::os::processor::page_bytes;
 use nix::sys::stat::fstat;
 use object::elf::{self, FileHeader64, ProgramHeader64};
 use object::endian::LittleEndian;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
-use wire::area::PAGE;
 use wire::search_tables::{ENTRY_BYTES, MAX_BYTES, ROW_BYTES};
 
 const ORDER: LittleEndian = LittleEndian;
@@ -49,7 +49,8 @@ impl Known {
             return None;
         }
         let loads = || segments.iter().filter(|segment| segment.p_type.get(ORDER) == elf::PT_LOAD);
-        let page = |number: u64| number / PAGE * PAGE;
+        let bytes = page_bytes();
+        let page = |number: u64| number / bytes * bytes;
         let lowest = loads().map(|segment| page(segment.p_vaddr.get(ORDER))).min()?;
         let is_mapped = |segment: &&ProgramHeader64<LittleEndian>| {
             segment.p_flags.get(ORDER).0 & elf::PF_X.0 != 0 && page(segment.p_offset.get(ORDER)) == mapping.offset

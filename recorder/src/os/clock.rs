@@ -136,8 +136,10 @@ impl Clock {
         if is_speed { self.ticks_per_second() / 1_000_000 } else { 0 }
     }
 
-    /// Waits until all stores that other CPUs made before the call are visible: two microseconds.
+    /// Waits until all stores that other CPUs made before the call are visible: two microseconds, and a
+    /// barrier where that time is no bound.
     pub(crate) fn wait_for_stores(&self) {
+        processor::store_barrier();
         let start = nanoseconds(ClockId::CLOCK_MONOTONIC);
         while nanoseconds(ClockId::CLOCK_MONOTONIC).saturating_sub(start) < 2_000 {
             std::hint::spin_loop();

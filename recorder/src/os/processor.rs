@@ -1,10 +1,45 @@
-//! What depends on the processor: addresses and pages, the timestamp counter, prefetches. The
-//! library's part is `preload/src/arch`.
+//! What depends on the processor, with one interface: addresses and pages, the timestamp counter,
+//! prefetches; registers of stopped threads and the frames by which they return; system calls and
+//! functions that they run for us; jumps into functions, and the code that they lead to. Another
+//! processor needs another folder with the same items. The library's part is `preload/src/arch`.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+use aarch64 as own;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as own;
+
+pub use own::ADDRESS_BITS;
+pub(crate) use own::{
+    Extended, HAS_DATA_ABOVE, MACHINE, MACHINE_NAME, NOTES_CALLS, OF_SYMBOL, RELATIVE, RETURN_ADDRESS, Registers, code,
+    frame, moved, store_barrier,
+};
 
 use nix::unistd;
 
-/// Number of bits of an address that a program gets unless it asks for more.
-pub const ADDRESS_BITS: u32 = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
+/// What a thread is to have when it is back.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    /// The general registers of the thread when it was stopped.
+    pub registers: Registers,
+    /// The floating-point and vector registers of the thread.
+    pub extended: Extended,
+    /// The signal mask of the thread: bit N-1 is signal N.
+    pub mask: u64,
+}
+
+/// The system call in which a thread waited before its stop was requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub number: i64,
+    pub arguments: [u64; 6],
+    /// Address of the instruction after it.
+    pub next: u64,
+}
 
 /// Returns the size of this kernel's pages in bytes.
 pub fn page_bytes() -> u64 {

@@ -109,31 +109,6 @@ pub(crate) fn swap_mask_of(tid: u32, mask: Mask) -> io::Result<Mask> {
     Ok(old)
 }
 
-/// `NT_X86_XSTATE`: all registers but the general ones.
-const EXTENDED_REGISTERS: c_long = 0x202;
-
-/// Returns the floating-point and vector registers of a stopped tracee, as the kernel lays them out
-/// in a signal frame.
-pub(crate) fn extended_registers(tid: nix::unistd::Pid) -> nix::Result<Vec<u8>> {
-    /// More than all known processors have.
-    const MAX_BYTES: usize = 64 << 10;
-    let mut bytes = vec![0u8; MAX_BYTES];
-    let mut range = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: the kernel writes to the range only, and stores how many bytes it wrote.
-    let result = unsafe { libc::ptrace(libc::PTRACE_GETREGSET, tid.as_raw(), EXTENDED_REGISTERS, &raw mut range) };
-    Errno::result(result)?;
-    bytes.truncate(range.iov_len);
-    Ok(bytes)
-}
-
-/// Sets the registers that [`extended_registers`] returned.
-pub(crate) fn set_extended_registers(tid: nix::unistd::Pid, bytes: &[u8]) -> nix::Result<()> {
-    let mut range = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: the kernel reads the range only.
-    let result = unsafe { libc::ptrace(libc::PTRACE_SETREGSET, tid.as_raw(), EXTENDED_REGISTERS, &raw mut range) };
-    Errno::result(result).map(drop)
-}
-
 /// Returns a descriptor from which the pending signals of the caller are read.
 pub(crate) fn signal_file(mask: Mask) -> io::Result<OwnedFd> {
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;

@@ -19,7 +19,6 @@
 
 mod checks;
 pub(super) mod copy;
-mod frame;
 mod gadgets;
 mod memory;
 #[allow(unsafe_code)]
@@ -32,9 +31,10 @@ mod tracer;
 mod visit;
 
 use crate::inject::maps::Maps;
-use crate::inject::patch::{ENTRY_BYTES, Jump, OwnAllocator, Plan, Planner};
+use crate::inject::patch::{Jump, OwnAllocator, Plan, Planner};
 use crate::inject::static_program::{Image, ImageError};
 use crate::os::clock::Clock;
+use crate::os::processor::code::{self, ENTRY_BYTES};
 use crate::os::processor::page_bytes;
 use crate::os::sys::{self, Mapping};
 use crate::run::admission::RunningProcess;
@@ -395,12 +395,13 @@ impl Target {
             let stacks_are_clear = !stopped
                 .threads
                 .iter()
-                .any(|thread| self.memory.stack_holds(thread.registers.rsp, thread.registers.fs_base, &inside));
+                .map(|thread| (thread.registers.sp(), thread.registers.thread_pointer()))
+                .any(|(sp, thread_pointer)| self.memory.stack_holds(sp, thread_pointer, &inside));
             if !stacks_are_clear {
                 return Err(AttachError::Unsafe);
             }
             for (done, jump) in jumps.iter().enumerate() {
-                if let Err(error) = self.memory.write(jump.address, &jump.bytes()) {
+                if let Err(error) = self.memory.write(jump.address, &jump.bytes().unwrap_or_default()) {
                     for jump in &jumps[..done] {
                         self.memory.write(jump.address, jump.original()).map_err(AttachError::memory)?;
                     }
@@ -476,7 +477,7 @@ impl Target {
 
     fn is_written(&self, jump: &Jump<'_>) -> bool {
         let mut bytes = [0; JUMP_BYTES];
-        self.memory.read(jump.address, &mut bytes).is_ok() && bytes == jump.bytes()
+        self.memory.read(jump.address, &mut bytes).is_ok() && Some(bytes) == jump.bytes()
     }
 
     /// Returns whether a function has a jump to a hook of this library, of whichever recorder: the
@@ -486,9 +487,7 @@ impl Target {
         if self.memory.read(jump.address, &mut bytes).is_err() {
             return false;
         }
-        let [0xe9, a, b, c, d] = bytes else { return false };
-        let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
-        let entry = jump.address.wrapping_add(JUMP_BYTES as u64).wrapping_add_signed(distance);
+        let Some(entry) = code::jump_target(jump.address, bytes) else { return false };
         let mut trampoline = [0; 8];
         let at = entry.wrapping_sub(size_of::<Function>() as u64);
         self.memory.read(at, &mut trampoline).is_ok() && u64::from_le_bytes(trampoline) == entry + ENTRY_BYTES

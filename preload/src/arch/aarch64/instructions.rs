@@ -222,3 +222,34 @@ pub(crate) unsafe fn fill(target: *mut u8, byte: u8, bytes: usize) {
             options(nostack));
     }
 }
+
+/// Writes a branch in place of the first instruction of a function, by one store. Returns whether it
+/// reaches the target.
+///
+/// # Safety
+/// The word must be writable code.
+pub(crate) unsafe fn write_jump(at: *mut u8, target: u64) -> bool {
+    let distance = target.wrapping_sub(at as u64) as i64;
+    if !(-(1 << 27)..1 << 27).contains(&distance) || (distance | at as i64) & 3 != 0 {
+        return false;
+    }
+    // SAFETY: as the caller ensures. The word goes from the data cache to where instructions are read,
+    // which forget what they had of this line.
+    unsafe {
+        at.cast::<u32>().write_volatile(0x1400_0000 | (distance >> 2) as u32 & 0x03ff_ffff);
+        asm!("dc cvau, {at}", "dsb ish", "ic ivau, {at}", "dsb ish", "isb", at = in(reg) at,
+            options(nostack, preserves_flags));
+    }
+    true
+}
+
+/// Lets the recorder make the announcements of this process's threads visible: it calls membarrier(2)
+/// with `GLOBAL_EXPEDITED` after it has read the clock (`recorder/src/os/processor/aarch64.rs`). Children
+/// of fork inherit that, an exec ends it. A kernel without it, or with less processors that are told
+/// not to be interrupted, has the recorder's delay only.
+pub(crate) fn register_barrier() {
+    /// `MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED` (`<linux/membarrier.h>`).
+    const REGISTER_GLOBAL_EXPEDITED: usize = 1 << 2;
+    // SAFETY: the call has no pointers, and changes nothing but what the kernel knows of this process.
+    unsafe { syscall(libc::SYS_membarrier, [REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0]) };
+}

@@ -147,12 +147,142 @@ macro_rules! operator_new_frame {
     };
 }
 
-/// The entry of a function that is hooked by a jump in its first bytes. The recorder writes no such
-/// jumps on this processor, so that nothing comes here.
+/// The entry of a function that is hooked by a branch in its place. x17 is the address of its
+/// [`heaptape_wire::patches::Function`], which begins with the address of its trampoline. In the
+/// untraced mode it jumps there. Otherwise it saves the arguments at the start of `frame_bytes` on the
+/// stack, with x17 and the caller after them. It calls `begins` with their address, the function that
+/// this returns, and `ends`. That function may throw: the frame is described to the unwinder and has no
+/// landing pad.
+///
+/// All registers that a function may change have their values again at the end, except for the result,
+/// and x16 and x17, which a call may change on its way: a compiler that knows the function keeps values
+/// in those that it does not change (GCC's `-fipa-ra`).
+#[cfg(not(feature = "standalone"))]
 macro_rules! patched_stub {
     ($begins:path, $ends:path, $frame_bytes:expr, $untraced:expr) => {
-        core::arch::naked_asm!("brk 1", "b {begins}", "b {ends}", "/* {bytes} {untraced} */",
-            begins = sym $begins, ends = sym $ends, bytes = const $frame_bytes, untraced = const $untraced)
+        crate::arch::patched_frame!($begins, $ends, $frame_bytes, [
+            "stp x9, x10, [sp, #-16]!",
+            ".cfi_adjust_cfa_offset 16",
+            "mrs x9, tpidr_el0",
+            "adrp x16, :gottprel:heaptape_thread_state",
+            "ldr x16, [x16, :gottprel_lo12:heaptape_thread_state]",
+            "ldr x16, [x9, x16]",
+            "ldp x9, x10, [sp], #16",
+            ".cfi_adjust_cfa_offset -16",
+            "cbz x16, 2f",
+            "ldrb w16, [x16]",
+            "cmp w16, {untraced}",
+            "b.ne 2f",
+            "ldr x16, [x17]",
+            "br x16",
+            "2:",
+        ], (untraced = const $untraced))
+    };
+}
+
+/// The same in the standalone library, where `begins` finds out about the mode.
+#[cfg(feature = "standalone")]
+macro_rules! patched_stub {
+    ($begins:path, $ends:path, $frame_bytes:expr, $untraced:expr) => {
+        crate::arch::patched_frame!($begins, $ends, $frame_bytes, [], ())
+    };
+}
+
+/// Bytes of the frame of [`patched_stub`] after the call: x6 to x15, two free words, and the vector
+/// registers.
+pub(crate) const KEPT_BYTES: usize = 12 * 8 + 32 * 16;
+
+/// The instructions of [`patched_stub`] after those that check the mode.
+macro_rules! patched_frame {
+    ($begins:path, $ends:path, $frame_bytes:expr, [$($check:literal,)*], ($($operand:tt)*)) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "hint 34",
+            $($check,)*
+            "stp x29, x30, [sp, #-16]!",
+            ".cfi_def_cfa_offset 16",
+            ".cfi_offset x29, -16",
+            ".cfi_offset x30, -8",
+            "sub sp, sp, {bytes}",
+            ".cfi_adjust_cfa_offset {bytes}",
+            "stp x0, x1, [sp]",
+            "stp x2, x3, [sp, #16]",
+            "stp x4, x5, [sp, #32]",
+            "str x17, [sp, #48]",
+            "add x16, sp, {kept}",
+            "stp x6, x7, [x16, #0]",
+            "stp x8, x9, [x16, #16]",
+            "stp x10, x11, [x16, #32]",
+            "stp x12, x13, [x16, #48]",
+            "stp x14, x15, [x16, #64]",
+            "stp q0, q1, [x16, #96]",
+            "stp q2, q3, [x16, #128]",
+            "stp q4, q5, [x16, #160]",
+            "stp q6, q7, [x16, #192]",
+            "stp q8, q9, [x16, #224]",
+            "stp q10, q11, [x16, #256]",
+            "stp q12, q13, [x16, #288]",
+            "stp q14, q15, [x16, #320]",
+            "stp q16, q17, [x16, #352]",
+            "stp q18, q19, [x16, #384]",
+            "stp q20, q21, [x16, #416]",
+            "stp q22, q23, [x16, #448]",
+            "stp q24, q25, [x16, #480]",
+            "stp q26, q27, [x16, #512]",
+            "stp q28, q29, [x16, #544]",
+            "stp q30, q31, [x16, #576]",
+            // The word of the return address, and the frame pointer.
+            "add x16, sp, {slot}",
+            "str x16, [sp, #56]",
+            "str x29, [sp, #64]",
+            "mov x0, sp",
+            "bl {begins}",
+            "mov x17, x0",
+            "add x16, sp, {kept}",
+            "ldp x6, x7, [x16]",
+            "ldr x8, [x16, #16]",
+            "ldp x0, x1, [sp]",
+            "ldp x2, x3, [sp, #16]",
+            "ldp x4, x5, [sp, #32]",
+            "blr x17",
+            "mov x1, x0",
+            "mov x0, sp",
+            "bl {ends}",
+            "add x16, sp, {kept}",
+            "ldp x6, x7, [x16, #0]",
+            "ldp x8, x9, [x16, #16]",
+            "ldp x10, x11, [x16, #32]",
+            "ldp x12, x13, [x16, #48]",
+            "ldp x14, x15, [x16, #64]",
+            "ldp q0, q1, [x16, #96]",
+            "ldp q2, q3, [x16, #128]",
+            "ldp q4, q5, [x16, #160]",
+            "ldp q6, q7, [x16, #192]",
+            "ldp q8, q9, [x16, #224]",
+            "ldp q10, q11, [x16, #256]",
+            "ldp q12, q13, [x16, #288]",
+            "ldp q14, q15, [x16, #320]",
+            "ldp q16, q17, [x16, #352]",
+            "ldp q18, q19, [x16, #384]",
+            "ldp q20, q21, [x16, #416]",
+            "ldp q22, q23, [x16, #448]",
+            "ldp q24, q25, [x16, #480]",
+            "ldp q26, q27, [x16, #512]",
+            "ldp q28, q29, [x16, #544]",
+            "ldp q30, q31, [x16, #576]",
+            "ldr x1, [sp, #8]",
+            "ldp x2, x3, [sp, #16]",
+            "ldp x4, x5, [sp, #32]",
+            "add sp, sp, {bytes}",
+            ".cfi_adjust_cfa_offset -{bytes}",
+            "ldp x29, x30, [sp], #16",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "ret",
+            ".cfi_endproc",
+            begins = sym $begins, ends = sym $ends, bytes = const $frame_bytes,
+            kept = const $frame_bytes - crate::arch::KEPT_BYTES, slot = const $frame_bytes + 8, $($operand)*)
     };
 }
 
@@ -314,7 +444,7 @@ macro_rules! capture_stub {
 pub(crate) use capture_stub;
 pub(crate) use {
     entry_stub, first_syscall_stub, framed, jump_stub, numbered_frame, numbered_stub, operator_new_frame,
-    operator_stub, patched_stub, report_stub, syscall_stub, untraced_operator_stub, untraced_stub,
+    operator_stub, patched_frame, patched_stub, report_stub, syscall_stub, untraced_operator_stub, untraced_stub,
 };
 #[cfg(not(feature = "standalone"))]
 pub(crate) use {mapping_frame, mapping_stub};

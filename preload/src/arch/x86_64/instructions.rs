@@ -216,3 +216,22 @@ pub(crate) unsafe fn fill(target: *mut u8, byte: u8, bytes: usize) {
             options(nostack, preserves_flags));
     }
 }
+
+/// Writes a jump over the first bytes of a function. Returns whether it reaches the target.
+///
+/// # Safety
+/// The bytes must be writable, and no thread may run there.
+pub(crate) unsafe fn write_jump(at: *mut u8, target: u64) -> bool {
+    let distance = target.wrapping_sub(at as u64 + 5) as i64;
+    let Ok(distance) = i32::try_from(distance) else { return false };
+    // SAFETY: as the caller ensures.
+    unsafe {
+        at.write(0xe9);
+        at.add(1).cast::<i32>().write_unaligned(distance);
+    }
+    true
+}
+
+/// Stores become visible in their order here, and soon: nothing is needed for that.
+#[inline(always)]
+pub(crate) const fn register_barrier() {}

@@ -188,6 +188,10 @@ macro_rules! patched_stub {
     };
 }
 
+/// Bytes of the frame of [`patched_stub`] after the call: the vector registers, two free words, and
+/// r10, rax and r11. With the return address the frame is a multiple of 16.
+pub(crate) const KEPT_BYTES: usize = 16 * 16 + 16 + 24;
+
 /// The instructions of [`patched_stub`] after those that check the mode.
 macro_rules! patched_frame {
     ($begins:path, $ends:path, $frame_bytes:expr, [$($check:literal,)*], ($($operand:tt)*)) => {

@@ -4,8 +4,8 @@
 //! It is the function near to `malloc` that calls `free`, uses the thread-local variable of the
 //! cache as `malloc` does, and is none of the functions with names.
 
+use crate::os::processor::code::{calls, thread_local_slots};
 use gimli::{BaseAddresses, CieOrFde, EhFrame, LittleEndian, UnwindSection};
-use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection, ReadCache};
 use std::fs::File;
@@ -42,32 +42,6 @@ pub(crate) fn functions_near(file: &File, address: u64) -> Vec<Range<u64>> {
         }
     }
     found
-}
-
-/// Returns the addresses that a function loads its thread-local variables' offsets from.
-fn thread_local_slots(code: &[u8], address: u64) -> Vec<u64> {
-    let (mut slots, mut loaded) = (Vec::new(), Vec::<(Register, u64)>::new());
-    for instruction in instructions(code, address) {
-        if instruction.segment_prefix() == Register::FS || instruction.memory_segment() == Register::FS {
-            let slot = loaded.iter().rev().find(|(register, _)| *register == instruction.memory_base());
-            slots.extend(slot.map(|(_, slot)| *slot));
-        }
-        if instruction.code() == Code::Mov_r64_rm64 && instruction.is_ip_rel_memory_operand() {
-            loaded.push((instruction.op0_register(), instruction.ip_rel_memory_address()));
-        }
-    }
-    slots
-}
-
-fn instructions(code: &[u8], address: u64) -> impl Iterator<Item = Instruction> {
-    Decoder::with_ip(64, code, address, DecoderOptions::NONE).into_iter()
-}
-
-fn calls(code: &[u8], address: u64, target: u64) -> bool {
-    instructions(code, address).any(|instruction| {
-        let is_branch = matches!(instruction.code(), Code::Call_rel32_64 | Code::Jmp_rel32_64);
-        is_branch && instruction.op0_kind() == OpKind::NearBranch64 && instruction.near_branch_target() == target
-    })
 }
 
 /// Returns the functions in which a thread's cache is emptied. `code` returns the code of a range.

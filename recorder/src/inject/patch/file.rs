@@ -2,10 +2,10 @@
 
 use super::cache_flush::{self, Landmarks};
 use super::families::{self, LIBRARY_MALLOC, MAPS_MEMORY, OWN_MALLOC, Shape};
-use super::moved::{self, MAX_SCANNED, Refusal};
 use super::names::Names;
 use super::separate;
 use super::symbols::{self, ElfFile, Fault, Headers, Symbol};
+use crate::os::processor::moved::{self, MAX_SCANNED, Refusal};
 use rustc_hash::FxHashSet;
 use std::fs::File;
 use std::ops::Range;

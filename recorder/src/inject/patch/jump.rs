@@ -1,5 +1,6 @@
 //! A jump to the library over the first bytes of a function.
 
+use crate::os::processor::code;
 use wire::patches::JUMP_BYTES;
 
 /// Where an instruction is, after it was moved for a jump.
@@ -26,10 +27,9 @@ pub struct Jump<'plan> {
 }
 
 impl Jump<'_> {
-    pub fn bytes(&self) -> [u8; JUMP_BYTES] {
-        let distance = self.target.wrapping_sub(self.address + JUMP_BYTES as u64) as u32;
-        let [a, b, c, d] = distance.to_le_bytes();
-        [0xe9, a, b, c, d]
+    /// Returns the bytes of the jump; `None` if it does not reach so far, which the plan has checked.
+    pub fn bytes(&self) -> Option<[u8; JUMP_BYTES]> {
+        code::jump(self.address, self.target)
     }
 
     /// Returns the function's own bytes that the jump replaces.

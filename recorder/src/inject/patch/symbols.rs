@@ -6,6 +6,7 @@
 
 use super::families::MAX_NAME;
 use super::names::Names;
+use crate::os::processor::MACHINE;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
 use object::endian::LittleEndian;
 use object::pod::{Pod, slice_from_all_bytes};
@@ -54,7 +55,7 @@ pub(crate) struct CodeSegment {
 /// Why symbols could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It is not a 64-bit x86 ELF file, or its tables are not valid.
+    /// It is not a 64-bit ELF file for this processor, or its tables are not valid.
     Invalid,
     /// The deadline has passed.
     Late,
@@ -137,7 +138,7 @@ pub(crate) fn headers(file: &File) -> Result<Headers, Fault> {
     if ident.magic != elf::ELFMAG
         || ident.class != elf::ELFCLASS64
         || ident.data != elf::ELFDATA2LSB
-        || head.e_machine.get(ORDER) != elf::EM_X86_64
+        || head.e_machine.get(ORDER) != MACHINE
     {
         return Err(Fault::Invalid);
     }

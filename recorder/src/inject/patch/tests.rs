@@ -1,4 +1,5 @@
 use super::*;
+use crate::os::processor::moved;
 use families::Shape;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -20,6 +21,7 @@ fn functions(file: &File, names: &Names, role: Role, deadline: Instant) -> Resul
 }
 
 /// Every function of the allocators of the distribution can be hooked.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn functions_of_common_allocators_are_movable() {
     let mut allocators = 0;
@@ -60,6 +62,7 @@ fn functions_of_common_allocators_are_movable() {
     assert!(allocators > 0, "no allocator is installed: scripts/install-tools");
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn starts_that_something_continues_in_are_refused() {
     use moved::Refusal;
@@ -83,6 +86,7 @@ fn starts_that_something_continues_in_are_refused() {
 }
 
 /// A moved instruction means the same as before: operands relative to it, branches, calls.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn moved_instructions_refer_to_the_same_addresses() {
     // endbr64; mov rax, [rip + 0x100]; then a jump to the rest
@@ -178,6 +182,7 @@ fn a_search_ends_at_its_deadline() {
     assert_eq!(functions(&file, &Names::new(&[]), role(true), now), Err(Fault::Late));
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_plan_hooks_what_it_wrote() {
     let functions = FileFunctions {

@@ -1,5 +1,6 @@
 //! The standalone library, as it is in memory at an address.
 
+use crate::os::processor::{OF_SYMBOL, RELATIVE};
 use object::LittleEndian;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
@@ -99,8 +100,8 @@ impl Image {
             for relocation in relocations {
                 let addend = relocation.r_addend(ORDER) as u64;
                 let value = match relocation.r_type(ORDER, false) {
-                    elf::R_X86_64_RELATIVE => addend,
-                    elf::R_X86_64_GLOB_DAT | elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_64 => {
+                    RELATIVE => addend,
+                    kind if OF_SYMBOL.contains(&kind) => {
                         let symbol = relocation.symbol(ORDER, false).ok_or(ImageError("a relocation has no symbol"))?;
                         let symbol = symbols.symbol(symbol)?;
                         if symbol.is_undefined(ORDER) {

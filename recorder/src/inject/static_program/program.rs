@@ -5,6 +5,7 @@ use super::unwind_header;
 use crate::inject::frames::{self, Description, read_array};
 use crate::inject::patch::Planner;
 use crate::inject::patch::symbols;
+use crate::os::processor::{MACHINE, page_bytes};
 use crate::os::regular_file::open_regular;
 use crate::target::untraced;
 use object::elf::{self, FileHeader64, ProgramHeader64};
@@ -94,19 +95,20 @@ fn read(file: &File) -> Option<StaticProgram> {
     let is_program = ident.magic == elf::ELFMAG
         && ident.class == elf::ELFCLASS64
         && ident.data == elf::ELFDATA2LSB
-        && head.e_machine.get(ORDER) == elf::EM_X86_64
+        && head.e_machine.get(ORDER) == MACHINE
         && (kind == elf::ET_EXEC || kind == elf::ET_DYN);
     is_program.then_some(())?;
     let segments: Vec<ProgramHeader64<LittleEndian>> =
         read_array(file, head.e_phoff.get(ORDER), usize::from(head.e_phnum.get(ORDER)))?;
     let mut program =
         StaticProgram { inode: 0, start: u64::MAX, end: 0, code: Vec::new(), unwind: Unwind::Descriptions(Vec::new()) };
+    let page = page_bytes();
     for segment in &segments {
         let (address, bytes) = (segment.p_vaddr.get(ORDER), segment.p_filesz.get(ORDER));
         match segment.p_type.get(ORDER) {
             elf::PT_LOAD => {
-                program.start = program.start.min(address / PAGE * PAGE);
-                program.end = program.end.max(address.checked_add(bytes)?.checked_next_multiple_of(PAGE)?);
+                program.start = program.start.min(address / page * page);
+                program.end = program.end.max(address.checked_add(bytes)?.checked_next_multiple_of(page)?);
                 if segment.p_flags.get(ORDER).0 & elf::PF_X.0 != 0 {
                     program.code.push(CodeSegment { offset: segment.p_offset.get(ORDER), address });
                 }
@@ -128,8 +130,9 @@ impl StaticProgram {
     /// Returns the difference between addresses in memory and in the file, if code that is at
     /// `offset` in the file is mapped at `start`.
     pub(crate) fn bias(&self, start: u64, offset: u64) -> Option<u64> {
-        let segment = self.code.iter().find(|segment| segment.offset / PAGE * PAGE == offset)?;
-        Some(start.wrapping_sub(segment.address / PAGE * PAGE))
+        let page = page_bytes();
+        let segment = self.code.iter().find(|segment| segment.offset / page * page == offset)?;
+        Some(start.wrapping_sub(segment.address / page * page))
     }
 
     /// Returns what the program needs besides its own unwind tables.

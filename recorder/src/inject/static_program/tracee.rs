@@ -9,7 +9,8 @@
 use super::image::{Image, ImageError};
 use super::program::{HeaderNeed, StaticProgram};
 use crate::inject::maps::Maps;
-use crate::os::registers::{getregs, setregs, user_regs_struct};
+use crate::os::processor::code::{INSTRUCTION_ALIGNMENT, SYSTEM_CALL};
+use crate::os::processor::{Registers, page_bytes};
 use crate::os::spawn;
 use nix::errno::Errno;
 use nix::libc;
@@ -135,11 +136,9 @@ impl Tracee {
                 WaitStatus::PtraceEvent(_, _, EVENT_STOP) => return Err(LoadError::Stopped),
                 WaitStatus::Stopped(_, signal) => ptrace::syscall(self.pid, signal)?,
                 WaitStatus::PtraceSyscall(_) => {
-                    let registers = getregs(self.pid)?;
-                    let is_exec = [libc::SYS_execve, libc::SYS_execveat].contains(&(registers.orig_rax as i64));
-                    // This is the value at the entry of every call.
-                    let is_entry = registers.rax as i64 == -i64::from(libc::ENOSYS);
-                    if is_entry && has_tried && !is_exec {
+                    let registers = Registers::of(self.pid)?;
+                    let is_exec = [libc::SYS_execve, libc::SYS_execveat].contains(&registers.call_number());
+                    if registers.is_call_entry() && has_tried && !is_exec {
                         return Ok(Step::Neither);
                     }
                     has_tried |= is_exec;
@@ -196,9 +195,9 @@ impl Tracee {
         let mask = self.swap_mask(spawn::ALL_SIGNALS)?;
         let loaded = self.stop_at_entry().and_then(|registers| {
             let entry = Memory::of(self.pid).and_then(|memory| self.map(program, image, registers, &memory));
-            let rip = *entry.as_ref().unwrap_or(&registers.rip);
+            let first = entry.as_ref().map_or(registers.pc(), |entry| *entry);
             // No system call is to be restarted.
-            setregs(self.pid, user_regs_struct { rip, orig_rax: u64::MAX, ..registers })?;
+            registers.with_pc(first).without_restart().set(self.pid)?;
             entry.map(|_| ())
         });
         self.swap_mask(mask)?;
@@ -246,12 +245,12 @@ impl Tracee {
     }
 
     /// Goes on from the exec, in which the registers are not set yet, to the first instruction.
-    fn stop_at_entry(&mut self) -> Result<user_regs_struct, LoadError> {
+    fn stop_at_entry(&mut self) -> Result<Registers, LoadError> {
         ptrace::interrupt(self.pid)?;
         ptrace::cont(self.pid, None)?;
         loop {
             match self.wait()? {
-                WaitStatus::PtraceEvent(_, _, EVENT_STOP) => return Ok(getregs(self.pid)?),
+                WaitStatus::PtraceEvent(_, _, EVENT_STOP) => return Ok(Registers::of(self.pid)?),
                 other => {
                     self.note_stop(&other);
                     ptrace::cont(self.pid, None)?;
@@ -267,10 +266,8 @@ impl Tracee {
 
     /// Makes a system call in the process. `registers` are those of the process, and `at` is the
     /// address of an instruction for system calls.
-    fn call(&mut self, at: u64, number: i64, arguments: [u64; 6], registers: user_regs_struct) -> Result<u64, Errno> {
-        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        let (rax, orig_rax) = (number as u64, u64::MAX);
-        setregs(self.pid, user_regs_struct { rip: at, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..registers })?;
+    fn call(&mut self, at: u64, number: i64, arguments: [u64; 6], registers: Registers) -> Result<u64, Errno> {
+        registers.at_call(at, number, arguments).set(self.pid)?;
         for _ in ["entry", "exit"] {
             loop {
                 ptrace::syscall(self.pid, None)?;
@@ -281,7 +278,7 @@ impl Tracee {
                 }
             }
         }
-        let result = getregs(self.pid)?.rax;
+        let result = Registers::of(self.pid)?.result();
         match result as i64 {
             error @ -4095..0 => Err(Errno::from_raw(-error as i32)),
             _ => Ok(result),
@@ -293,7 +290,7 @@ impl Tracee {
         &mut self,
         program: &StaticProgram,
         image: &Image,
-        registers: user_regs_struct,
+        registers: Registers,
         memory: &Memory,
     ) -> Result<u64, LoadError> {
         let at = memory.system_call(self.pid)?;
@@ -376,20 +373,21 @@ impl Memory {
 
     /// Returns the address of an instruction for system calls, in the vDSO.
     fn system_call(&self, pid: Pid) -> Result<u64, LoadError> {
-        const SYSCALL: [u8; 2] = [0x0f, 0x05];
         let none = LoadError::Unexpected("its vDSO makes no system call");
         let auxiliary = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
         let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let mut pairs = auxiliary.chunks_exact(16).map(|pair| (word(pair), word(pair.get(8..).unwrap_or_default())));
         let Some((_, vdso)) = pairs.find(|(kind, _)| *kind == libc::AT_SYSINFO_EHDR) else { return Err(none) };
-        let mut bytes = [0; PAGE as usize];
+        let mut bytes = vec![0; page_bytes() as usize];
         // The vDSO has two pages or three.
-        for page in (0..3).map(|page| vdso + page * PAGE) {
+        for page in (0..3).map(|page| vdso + page * page_bytes()) {
             if self.0.read_exact_at(&mut bytes, page).is_err() {
                 break;
             }
-            if let Some(found) = bytes.windows(2).position(|two| two == SYSCALL) {
-                return Ok(page + found as u64);
+            let mut starts = bytes.windows(SYSTEM_CALL.len()).step_by(INSTRUCTION_ALIGNMENT as usize);
+            if let Some(found) = starts.position(|code| code == SYSTEM_CALL) {
+                let found = found as u64 * INSTRUCTION_ALIGNMENT;
+                return Ok(page + found);
             }
         }
         Err(none)

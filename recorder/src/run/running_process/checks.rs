@@ -3,6 +3,7 @@
 use super::memory::Memory;
 use super::threads::{self, status_field};
 use super::{AttachError, tracer};
+use crate::os::processor::{MACHINE, MACHINE_NAME};
 use crate::os::sys;
 use crate::target::{maps, proc};
 use nix::unistd::Pid;
@@ -159,8 +160,8 @@ fn waited_for_sharer(pid: u32) -> Option<u32> {
 }
 
 fn check_program(pid: u32) -> Result<(), AttachError> {
-    /// `EI_CLASS` of 64-bit programs, and `EM_X86_64` at its offset.
-    const SUPPORTED: (u8, [u8; 2]) = (2, [62, 0]);
+    /// `EI_CLASS` of 64-bit programs.
+    const CLASS: u8 = 2;
     let path = format!("/proc/{pid}/exe");
     let mut head = [0; 20];
     let file = std::fs::File::open(&path);
@@ -168,8 +169,8 @@ fn check_program(pid: u32) -> Result<(), AttachError> {
     if read.is_err() || !head.starts_with(b"\x7fELF") {
         return Err(AttachError::Unsuitable("its program file cannot be read".into()));
     }
-    if (head[4], [head[18], head[19]]) != SUPPORTED {
-        return Err(AttachError::Unsuitable("it is not a 64-bit program for x86-64".into()));
+    if (head[4], u16::from_le_bytes([head[18], head[19]])) != (CLASS, MACHINE.0) {
+        return Err(AttachError::Unsuitable(format!("it is not a 64-bit program for {MACHINE_NAME}")));
     }
     if crate::target::sanitizer::is_sanitized(Path::new(&path)) {
         let why = "it was built with a sanitizer, which replaces the allocator; build it without one";

@@ -17,7 +17,7 @@ use super::ptrace::{self, StopError};
 use super::threads::StoppedThreads;
 use super::visit::Visit;
 use crate::inject::maps::Maps;
-use crate::os::registers::user_regs_struct;
+use crate::os::processor::Registers;
 use crate::target::cgroup;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use nix::libc;
@@ -39,7 +39,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Copy {
     pub(crate) pid: u32,
     /// The threads of the process, with the registers that they had.
-    pub(crate) threads: Vec<(Pid, user_regs_struct)>,
+    pub(crate) threads: Vec<(Pid, Registers)>,
     /// Threads that waited in the kernel, where nothing interrupts them.
     pub(crate) in_kernel: usize,
     /// How long the process stood still.
@@ -128,7 +128,7 @@ impl Drop for Held<'_> {
 }
 
 /// What is known of the other threads once they stand still.
-type Others = Result<(Vec<(Pid, user_regs_struct)>, usize), StopError>;
+type Others = Result<(Vec<(Pid, Registers)>, usize), StopError>;
 
 fn make<'a, T>(
     pid: u32,

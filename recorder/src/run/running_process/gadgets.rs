@@ -5,17 +5,18 @@ use super::AttachError;
 use super::memory::Memory;
 use crate::inject::maps::Maps;
 use crate::inject::patch::open_mapped;
+use crate::os::processor::code::{RESTORER, SYSTEM_CALL_AND_RETURN};
+use crate::os::processor::page_bytes;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
 use std::io;
 use std::path::Path;
-use wire::area::PAGE;
 use wire::standalone::AUXILIARY_ENTRIES;
 
 /// Instructions of the process that the recorder uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gadgets {
-    /// Address of `syscall; ret`.
+    /// Address of an instruction for system calls, with a return behind it.
     pub system_call: u64,
     /// Address of the code that returns from a signal handler.
     pub restorer: u64,
@@ -26,12 +27,11 @@ pub(crate) struct Gadgets {
 /// # Errors
 /// The process has no C library that is known.
 pub(crate) fn find_gadgets(maps: &Maps, memory: &Memory) -> Result<(Gadgets, Vec<u64>), AttachError> {
-    const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
-    /// `mov rax, 15; syscall`.
-    const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
     for code in &maps.code {
-        let restorers = memory.find(code.start..code.end, &RESTORER);
-        let system_call = memory.find(code.start..code.end, &SYSTEM_CALL).first().copied();
+        let mut restorers = memory.find(code.start..code.end, RESTORER);
+        // It is the C library's on some processors, and the kernel's on others.
+        restorers.extend(maps.kernel_code.iter().flat_map(|code| memory.find(code.clone(), RESTORER)));
+        let system_call = memory.find(code.start..code.end, SYSTEM_CALL_AND_RETURN).first().copied();
         if let (Some(&restorer), Some(system_call)) = (restorers.first(), system_call) {
             return Ok((Gadgets { system_call, restorer }, restorers));
         }
@@ -44,13 +44,14 @@ pub(crate) fn find_finder(pid: u32, maps: &Maps) -> Option<u64> {
     let is_libc = |path: &str| {
         path.rsplit('/').next().is_some_and(|name| name.starts_with("libc.so") || name.starts_with("ld-linux"))
     };
+    let page = page_bytes();
     maps.code.iter().filter(|code| is_libc(&code.path)).find_map(|mapping| {
         let file = open_mapped(Path::new(&format!("/proc/{pid}")), mapping, false)?;
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut io::Read::take(file, 8 << 20), &mut bytes).ok()?;
         let elf = ElfFile64::<Endianness>::parse(&*bytes).ok()?;
-        let segment = elf.segments().find(|segment| segment.file_range().0 / PAGE * PAGE == mapping.offset)?;
-        let bias = mapping.start.wrapping_sub(segment.address() / PAGE * PAGE);
+        let segment = elf.segments().find(|segment| segment.file_range().0 / page * page == mapping.offset)?;
+        let bias = mapping.start.wrapping_sub(segment.address() / page * page);
         let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok("_dl_find_object"))?;
         Some(bias.wrapping_add(symbol.address()))
     })

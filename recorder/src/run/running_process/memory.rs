@@ -1,6 +1,8 @@
 //! The memory of another process, by `/proc/PID/mem`.
 
 use super::steps;
+use crate::os::processor::code::INSTRUCTION_ALIGNMENT;
+use crate::os::processor::{RETURN_ADDRESS, frame};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -10,9 +12,6 @@ use wire::area::PAGE;
 const MAX_STACK: u64 = 16 << 20;
 /// Number of bytes that are read at once.
 const CHUNK: usize = 64 << 10;
-/// Offset in the kernel's signal frame, from the address of `rt_sigreturn`'s caller on, of the
-/// stack pointer that the interrupted code had.
-const INTERRUPTED_STACK: usize = 8 + 40 + 15 * 8;
 /// The most stacks of one thread: that of a handler, and the interrupted ones.
 const MAX_STACKS: usize = 8;
 
@@ -55,14 +54,15 @@ impl Memory {
         self.file.write_all_at(bytes, at)
     }
 
-    /// Returns the offsets of some bytes in a range of memory.
+    /// Returns the addresses of some instructions in a range of memory.
     pub(crate) fn find(&self, range: std::ops::Range<u64>, wanted: &[u8]) -> Vec<u64> {
         let mut bytes = vec![0; (range.end.saturating_sub(range.start)).min(MAX_STACK) as usize];
         if self.read(range.start, &mut bytes).is_err() {
             return Vec::new();
         }
         let found = bytes.windows(wanted.len()).enumerate().filter(|(_, window)| *window == wanted);
-        found.map(|(offset, _)| range.start + offset as u64).collect()
+        let addresses = found.map(|(offset, _)| range.start + offset as u64);
+        addresses.filter(|address| address.is_multiple_of(INSTRUCTION_ALIGNMENT)).collect()
     }
 
     /// Returns whether a word of the stack that is in use from `sp` on is one of these addresses.
@@ -84,11 +84,10 @@ impl Memory {
                     break;
                 }
                 for (index, word) in values.iter().enumerate() {
-                    if is_inside(*word) {
+                    if is_inside(*word & RETURN_ADDRESS) {
                         return true;
                     }
-                    if self.restorers.contains(word)
-                        && let Some(&interrupted) = values.get(index + INTERRUPTED_STACK / 8)
+                    if let Some(interrupted) = frame::interrupted_stack(&values, index, &self.restorers)
                         && !(start..end).contains(&interrupted)
                         && stacks.len() < MAX_STACKS
                         && !stacks.contains(&interrupted)

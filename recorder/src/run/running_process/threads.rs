@@ -5,11 +5,12 @@
 //! No signal is sent to them: `PTRACE_SEIZE` and `PTRACE_INTERRUPT` change nothing that the program
 //! can see.
 
-use super::frame;
 use super::memory::Memory;
 use super::ptrace::{self, Resume, Stop, StopError};
-use crate::os::registers::{getregs, setregs, user_regs_struct};
+use crate::os::processor::{NOTES_CALLS, RETURN_ADDRESS, Registers, Waiting};
+use crate::target::waiting::{Doing, doing};
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::ptrace::Options;
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ const STRAGGLER_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct StoppedThread {
     pub tid: Pid,
     /// General registers of the thread.
-    pub registers: user_regs_struct,
+    pub registers: Registers,
     /// The reason why the thread stopped.
     stop: Stop,
 }
@@ -41,7 +42,7 @@ pub(crate) struct StoppedThreads {
     pid: u32,
     pub threads: Vec<StoppedThread>,
     /// The threads whose stop was requested, and that have not stopped yet.
-    stopping: Vec<Pid>,
+    stopping: Vec<Requested>,
     /// When the first one was stopped.
     pub since: Instant,
 }
@@ -59,17 +60,30 @@ pub(crate) fn status_field(pid: u32, tid: Pid, name: &str) -> Option<String> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(|field| field.trim().to_owned())
 }
 
-/// Begins to trace a thread, and requests its stop. Returns false if it has ended.
-pub(crate) fn interrupt(pid: u32, tid: Pid) -> Result<bool, Errno> {
+/// A thread whose stop was requested.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Requested {
+    pub tid: Pid,
+    /// The call in which it waited before, where a stop hides it.
+    pub call: Option<Waiting>,
+}
+
+/// Begins to trace a thread, and requests its stop. Returns `None` if it has ended.
+pub(crate) fn interrupt(pid: u32, tid: Pid) -> Result<Option<Requested>, Errno> {
+    let waiting = || match doing(pid, tid.as_raw().cast_unsigned()) {
+        Doing::Calls(call) => Some(Waiting { number: call.number, arguments: call.arguments, next: call.next }),
+        _ => None,
+    };
+    let call = if NOTES_CALLS { waiting() } else { None };
     match nix::sys::ptrace::seize(tid, Options::PTRACE_O_TRACESYSGOOD) {
         Ok(()) => match nix::sys::ptrace::interrupt(tid) {
-            Ok(()) => Ok(true),
-            Err(Errno::ESRCH) => Ok(false),
+            Ok(()) => Ok(Some(Requested { tid, call })),
+            Err(Errno::ESRCH) => Ok(None),
             Err(error) => Err(error),
         },
-        Err(Errno::ESRCH) => Ok(false),
+        Err(Errno::ESRCH) => Ok(None),
         // The kernel's answer for a thread that has ended and was not waited for.
-        Err(Errno::EPERM) if is_ended(pid, tid) => Ok(false),
+        Err(Errno::EPERM) if is_ended(pid, tid) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -88,9 +102,9 @@ pub(crate) fn is_ended(pid: u32, tid: Pid) -> bool {
 #[derive(Clone, Debug)]
 pub(crate) enum Brief {
     /// It stands still, with these registers.
-    Stopped(Box<user_regs_struct>),
+    Stopped(Box<Registers>),
     /// It has not stopped in time, and will: [`settle`] waits for that.
-    Late,
+    Late(Requested),
     /// It has ended, or may not be stopped.
     No,
 }
@@ -98,23 +112,22 @@ pub(crate) enum Brief {
 /// Stops a thread until the calling thread ends. A system call that the stop interrupts is begun
 /// again.
 pub(crate) fn stop_briefly(pid: u32, tid: Pid, limit: Duration) -> Brief {
-    if is_in_kernel(pid, tid) || !interrupt(pid, tid).unwrap_or(false) {
-        return Brief::No;
-    }
-    settle(tid, Instant::now() + limit)
+    let requested = if is_in_kernel(pid, tid) { None } else { interrupt(pid, tid).unwrap_or(None) };
+    requested.map_or(Brief::No, |requested| settle(&requested, Instant::now() + limit))
 }
 
 /// Waits until a thread stops whose stop was requested. If the calling thread ended before that, a
 /// system call of it could report an interruption that no signal explains.
-pub(crate) fn settle(tid: Pid, deadline: Instant) -> Brief {
+pub(crate) fn settle(requested: &Requested, deadline: Instant) -> Brief {
+    let tid = requested.tid;
     loop {
         match ptrace::look(tid) {
             Ok(Some(Stop::Ended)) | Err(_) => return Brief::No,
             Ok(Some(stop)) => {
-                let registers = getregs(tid).and_then(|registers| restart_wait(tid, stop, registers));
+                let registers = Registers::of(tid).and_then(|registers| restart_wait(requested, stop, registers));
                 return registers.map_or(Brief::No, |registers| Brief::Stopped(Box::new(registers)));
             }
-            Ok(None) if Instant::now() >= deadline => return Brief::Late,
+            Ok(None) if Instant::now() >= deadline => return Brief::Late(*requested),
             Ok(None) => std::thread::sleep(Duration::from_micros(20)),
         }
     }
@@ -143,11 +156,11 @@ impl StoppedThreads {
     /// Why it is not stopped. The caller then calls [`StoppedThreads::release`].
     pub(crate) fn stop_one(&mut self, tid: Pid, limit: Duration) -> Result<(), StopError> {
         self.since = Instant::now();
-        if interrupt(self.pid, tid).map_err(StopError::Trace)? {
-            self.stopping.push(tid);
+        if let Some(requested) = interrupt(self.pid, tid).map_err(StopError::Trace)? {
+            self.stopping.push(requested);
             let stop = ptrace::wait(tid, self.since + limit)?;
             self.stopping.pop();
-            self.add(tid, stop)?;
+            self.add(&requested, stop)?;
         }
         Ok(())
     }
@@ -170,9 +183,7 @@ impl StoppedThreads {
             }
             for tid in new {
                 known.push(tid);
-                if interrupt(self.pid, tid).map_err(StopError::Trace)? {
-                    self.stopping.push(tid);
-                }
+                self.stopping.extend(interrupt(self.pid, tid).map_err(StopError::Trace)?);
             }
             self.wait_for_stops(deadline)?;
             // Those that have not stopped may make others, unless they wait in the kernel.
@@ -186,12 +197,12 @@ impl StoppedThreads {
     fn wait_for_stops(&mut self, deadline: Instant) -> Result<(), StopError> {
         let mut late = Vec::new();
         let mut result = Ok(());
-        while let Some(tid) = self.stopping.pop() {
-            match ptrace::wait(tid, deadline).and_then(|stop| self.add(tid, stop)) {
+        while let Some(requested) = self.stopping.pop() {
+            match ptrace::wait(requested.tid, deadline).and_then(|stop| self.add(&requested, stop)) {
                 Ok(()) => {}
-                Err(StopError::Late) => late.push(tid),
+                Err(StopError::Late) => late.push(requested),
                 Err(error) => {
-                    late.push(tid);
+                    late.push(requested);
                     result = Err(error);
                     break;
                 }
@@ -201,18 +212,19 @@ impl StoppedThreads {
         result
     }
 
-    fn add(&mut self, tid: Pid, stop: Stop) -> Result<(), StopError> {
+    fn add(&mut self, requested: &Requested, stop: Stop) -> Result<(), StopError> {
+        let tid = requested.tid;
         if stop == Stop::Ended {
             return Ok(());
         }
         if ptrace::is_dispatched(tid) {
-            self.stopping.push(tid);
+            self.stopping.push(*requested);
             let _ = ptrace::resume(tid, Resume::Detach, stop.signal());
             self.stopping.pop();
             return Err(StopError::Dispatched);
         }
         // At once: the wait of a thread is then as it was, also if the others do not stop.
-        let registers = getregs(tid).and_then(|registers| restart_wait(tid, stop, registers));
+        let registers = Registers::of(tid).and_then(|registers| restart_wait(requested, stop, registers));
         match registers {
             Ok(registers) => self.threads.push(StoppedThread { tid, registers, stop }),
             Err(Errno::ESRCH) => {}
@@ -223,13 +235,17 @@ impl StoppedThreads {
 
     /// Returns all threads whose stop was requested, also those that have not stopped yet.
     pub(crate) fn all(&self) -> Vec<Pid> {
-        self.threads.iter().map(|thread| thread.tid).chain(self.stopping.iter().copied()).collect()
+        self.threads
+            .iter()
+            .map(|thread| thread.tid)
+            .chain(self.stopping.iter().map(|requested| requested.tid))
+            .collect()
     }
 
     /// Returns which of the threads that have not stopped in time wait in the kernel without being
     /// interruptible. They stop before they return to the program.
     pub(crate) fn late_ones_in_kernel(&self) -> LateInKernel {
-        let count = self.stopping.iter().filter(|tid| is_in_kernel(self.pid, **tid)).count();
+        let count = self.stopping.iter().filter(|requested| is_in_kernel(self.pid, requested.tid)).count();
         LateInKernel { any: count > 0, all: count > 0 && count == self.stopping.len() }
     }
 
@@ -245,9 +261,9 @@ impl StoppedThreads {
                 // A thread that has ended needs no release.
                 let _ = ptrace::resume(thread.tid, Resume::Detach, thread.stop.signal());
             }
-            let Some(tid) = stopping.next() else { return is_complete };
-            match ptrace::wait(tid, deadline) {
-                Ok(stop) => drop(self.add(tid, stop)),
+            let Some(requested) = stopping.next() else { return is_complete };
+            match ptrace::wait(requested.tid, deadline) {
+                Ok(stop) => drop(self.add(&requested, stop)),
                 Err(_) => is_complete = false,
             }
         }
@@ -256,9 +272,9 @@ impl StoppedThreads {
     /// Moves the threads that are in moved instructions to where these are now.
     pub(crate) fn relocate(&mut self, new: impl Fn(u64) -> Option<u64>) -> Result<(), StopError> {
         for thread in &mut self.threads {
-            if let Some(rip) = new(thread.registers.rip) {
-                thread.registers = user_regs_struct { rip, ..thread.registers };
-                match setregs(thread.tid, thread.registers) {
+            if let Some(pc) = new(thread.registers.pc()) {
+                thread.registers = thread.registers.with_pc(pc);
+                match thread.registers.set(thread.tid) {
                     Ok(()) | Err(Errno::ESRCH) => {}
                     Err(error) => return Err(StopError::Trace(error)),
                 }
@@ -271,22 +287,56 @@ impl StoppedThreads {
     pub(crate) fn refers_to(&self, memory: &Memory, is_inside: impl Fn(u64) -> bool) -> bool {
         self.threads.iter().any(|thread| {
             let own = &thread.registers;
-            let registers = [
-                own.rip, own.rax, own.rbx, own.rcx, own.rdx, own.rsi, own.rdi, own.rbp, own.r8, own.r9, own.r10,
-                own.r11, own.r12, own.r13, own.r14, own.r15,
-            ];
-            registers.into_iter().any(&is_inside) || memory.stack_holds(own.rsp, own.fs_base, &is_inside)
+            let mut registers = own.general().into_iter().chain([own.pc()]).map(|value| value & RETURN_ADDRESS);
+            registers.any(&is_inside) || memory.stack_holds(own.sp(), own.thread_pointer(), &is_inside)
         })
     }
 }
 
 /// Lets the kernel begin a system call again that reports the stop as an interruption. Returns the
 /// registers of the thread.
-pub(crate) fn restart_wait(tid: Pid, stop: Stop, registers: user_regs_struct) -> Result<user_regs_struct, Errno> {
-    if !stop.is_interrupt() || !frame::was_interrupted(&registers) {
+pub(crate) fn restart_wait(requested: &Requested, stop: Stop, registers: Registers) -> Result<Registers, Errno> {
+    if !stop.is_interrupt() || !was_interrupted(&registers) {
         return Ok(registers);
     }
-    let registers = frame::restartable(registers);
-    setregs(tid, registers)?;
+    let Some(registers) = registers.begun_again(requested.call.as_ref()) else { return Ok(registers) };
+    registers.set(requested.tid)?;
     Ok(registers)
+}
+
+/// System calls that report an interruption by a stop, although no signal was handled (signal(7)).
+/// Those from `read` on do so on sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`), which begins
+/// again.
+const INTERRUPTED: &[i64] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_io_getevents,
+    libc::SYS_io_uring_enter,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+];
+
+/// Returns whether a stop made a system call of the thread report an interruption.
+fn was_interrupted(registers: &Registers) -> bool {
+    registers.result().cast_signed() == -i64::from(libc::EINTR) && INTERRUPTED.contains(&registers.call_number())
 }

@@ -6,12 +6,11 @@
 //! any time. All its signals are blocked meanwhile.
 
 use super::AttachError;
-use super::frame::{self, Home};
 use super::gadgets::Gadgets;
 use super::memory::Memory;
 use super::ptrace::{self as stops, EVENT_STOP, Resume, Stop, StopError};
 use super::threads;
-use crate::os::registers::{getregs, setregs, user_regs_struct};
+use crate::os::processor::{Extended, Home, Registers, frame};
 use crate::os::spawn;
 use crate::target::maps;
 use nix::errno::Errno;
@@ -29,10 +28,6 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const STACK_BYTES: u64 = 128 << 10;
 /// The space for the frame at the end of that.
 const FRAME_BYTES: u64 = 64 << 10;
-/// The direction flag and the trap flag, which are off at the start of a function.
-const FLAGS_OFF: u64 = 0x400 | 0x100;
-/// The code segment of 64-bit programs.
-const LONG_MODE: u64 = 0x33;
 /// What a copy of the process shares with it: descriptors, so that none stays open through the copy
 /// when the process has closed it. Its end sends no signal.
 const COPY: i32 = libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_SYSVSEM;
@@ -45,8 +40,9 @@ pub(crate) struct Visit<'a> {
     gadgets: Gadgets,
     home: Home,
     deadline: Instant,
-    /// Address of the frame on its own stack.
+    /// Address of the frame on its own stack, and of the context in it.
     frame_at: u64,
+    context_at: u64,
     /// The child that it has made last.
     born: Option<Pid>,
     is_home: bool,
@@ -70,7 +66,9 @@ impl<'a> Visit<'a> {
                     return Err(StopError::Dispatched.into());
                 }
                 Ok(Some(registers)) => {
-                    let is_usable = registers.cs == LONG_MODE && mappings.hold(&registers);
+                    // One that waits at that very instruction would begin its own call again.
+                    let is_there = registers.pc() == gadgets.system_call;
+                    let is_usable = registers.is_native() && mappings.hold(&registers) && !is_there;
                     let visit = is_usable.then(|| Visit::of(tid, registers, memory, gadgets, since));
                     match visit {
                         Some(Ok(visit)) => return Ok(visit),
@@ -97,17 +95,17 @@ impl<'a> Visit<'a> {
 
     fn of(
         tid: Pid,
-        registers: user_regs_struct,
+        registers: Registers,
         memory: &'a Memory,
         gadgets: Gadgets,
         since: Instant,
     ) -> Result<Visit<'a>, AttachError> {
-        let extended = spawn::extended_registers(tid).map_err(StopError::Trace)?;
+        let extended = Extended::of(tid).map_err(StopError::Trace)?;
         let pid = tid.as_raw() as u32;
         let refused = |error| AttachError::Refused { what: "a change of its signal mask", error };
         let mask = spawn::mask_of(pid).map_err(refused)?;
         let home = Home { registers, extended, mask };
-        let frame = frame::below(registers.rsp.wrapping_sub(RED_ZONE), &gadgets.restorer.to_le_bytes(), &home);
+        let frame = frame::below(registers.sp().wrapping_sub(RED_ZONE), gadgets.restorer, &home);
         memory.write(frame.start, &frame.bytes).map_err(AttachError::memory)?;
         let visit = Visit {
             tid,
@@ -116,15 +114,15 @@ impl<'a> Visit<'a> {
             home,
             deadline: since + TIMEOUT,
             frame_at: frame.start,
+            context_at: frame.context,
             born: None,
             is_home: false,
             since,
         };
         // From here on the thread finds its own way back, with the mask that it had. The mask is
         // changed after that: it would stay if the recorder were killed before.
-        let (rip, rsp) = (gadgets.restorer, frame.context);
-        let returning = user_regs_struct { rip, rsp, orig_rax: u64::MAX, ..registers };
-        setregs(tid, returning).map_err(StopError::Trace)?;
+        let returning = registers.with_pc(gadgets.restorer).with_sp(frame.context).without_restart();
+        returning.set(tid).map_err(StopError::Trace)?;
         spawn::swap_mask_of(pid, spawn::ALL_SIGNALS).map_err(refused)?;
         Ok(visit)
     }
@@ -134,29 +132,13 @@ impl<'a> Visit<'a> {
     /// # Errors
     /// The error of the call, or `ESRCH` if the process has ended.
     pub(super) fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
-        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
-        let own = self.home.registers;
-        setregs(
-            self.tid,
-            user_regs_struct {
-                rip: self.gadgets.system_call,
-                rsp: self.frame_at,
-                rax: number as u64,
-                orig_rax: u64::MAX,
-                eflags: own.eflags & !FLAGS_OFF,
-                rdi,
-                rsi,
-                rdx,
-                r10,
-                r8,
-                r9,
-                ..own
-            },
-        )?;
+        let Gadgets { system_call, restorer } = self.gadgets;
+        let registers = self.home.registers.at_call(system_call, number, arguments);
+        registers.returning(self.frame_at, self.context_at, restorer).set(self.tid)?;
         for _ in ["entry", "exit"] {
             self.system_call_stop().map_err(|_| Errno::ESRCH)?;
         }
-        let result = getregs(self.tid)?.rax;
+        let result = Registers::of(self.tid)?.result();
         match result as i64 {
             error @ -4095..0 => Err(Errno::from_raw(-error as i32)),
             _ => Ok(result),
@@ -169,24 +151,15 @@ impl<'a> Visit<'a> {
     /// # Errors
     /// The process has ended, or the function failed in a way that it must not.
     pub(super) fn run(&mut self, function: u64, stack: u64) -> Result<(), AttachError> {
-        let frame = frame::below(stack + STACK_BYTES, &[], &self.home);
+        let frame = frame::below(stack + STACK_BYTES, self.gadgets.restorer, &self.home);
         self.memory.write(frame.start, &frame.bytes).map_err(AttachError::memory)?;
-        let own = self.home.registers;
-        let registers = user_regs_struct {
-            rip: function,
-            rsp: stack + STACK_BYTES - FRAME_BYTES,
-            rbp: 0,
-            rax: 0,
-            r12: frame.context,
-            orig_rax: u64::MAX,
-            eflags: own.eflags & !FLAGS_OFF,
-            ..own
-        };
-        setregs(self.tid, registers).map_err(StopError::Trace)?;
+        let registers = self.home.registers.at_function(function, stack + STACK_BYTES - FRAME_BYTES, frame.context);
+        registers.set(self.tid).map_err(StopError::Trace)?;
         let mut is_exit = false;
         loop {
             self.system_call_stop()?;
-            if is_exit && getregs(self.tid).map_err(StopError::Trace)?.orig_rax == u64::from(ATTACHED_CALL) {
+            let registers = Registers::of(self.tid).map_err(StopError::Trace)?;
+            if is_exit && registers.call_number() == i64::from(ATTACHED_CALL) {
                 return Ok(());
             }
             is_exit = !is_exit;
@@ -194,7 +167,7 @@ impl<'a> Visit<'a> {
     }
 
     /// Returns the thread that is stopped, and its registers.
-    pub(super) fn thread(&self) -> (Pid, user_regs_struct) {
+    pub(super) fn thread(&self) -> (Pid, Registers) {
         (self.tid, self.home.registers)
     }
 
@@ -205,14 +178,8 @@ impl<'a> Visit<'a> {
     /// The kernel makes no further process, or has no memory for it.
     pub(super) fn fork(&mut self) -> Result<(Pid, u64), AttachError> {
         // If we are killed before the child is held, this is all that it does.
-        let exits = user_regs_struct {
-            rip: self.gadgets.system_call,
-            rax: libc::SYS_exit_group as u64,
-            rdi: 0,
-            orig_rax: u64::MAX,
-            ..self.home.registers
-        };
-        let frame = frame::one_way(self.frame_at, &self.gadgets.restorer.to_le_bytes(), exits);
+        let exits = self.home.registers.at_call(self.gadgets.system_call, libc::SYS_exit_group, [0; 6]);
+        let frame = frame::one_way(self.frame_at, self.gadgets.restorer, exits);
         self.memory.write(frame.start, &frame.bytes).map_err(AttachError::memory)?;
         let options = Options::PTRACE_O_TRACESYSGOOD;
         ptrace::setoptions(self.tid, options | Options::PTRACE_O_TRACECLONE).map_err(StopError::Trace)?;
@@ -272,9 +239,9 @@ impl<'a> Visit<'a> {
                 stop => signal = if stop.signal() == libc::SIGSTOP { libc::SIGSTOP } else { 0 },
             }
         }
-        spawn::set_extended_registers(self.tid, &self.home.extended).map_err(traced)?;
+        self.home.extended.set(self.tid).map_err(traced)?;
         let mask = spawn::swap_mask_of(self.tid.as_raw() as u32, self.home.mask);
-        setregs(self.tid, self.home.registers).map_err(traced)?;
+        self.home.registers.set(self.tid).map_err(traced)?;
         ptrace::detach(self.tid, None).map_err(traced)?;
         mask.map(drop).map_err(|_| StopError::Ended)
     }
@@ -288,18 +255,16 @@ impl Drop for Visit<'_> {
 }
 
 /// Stops a thread in a place where it can work for the recorder: not while a signal is delivered.
-fn stop_one(pid: u32, tid: Pid) -> Result<Option<user_regs_struct>, StopError> {
+fn stop_one(pid: u32, tid: Pid) -> Result<Option<Registers>, StopError> {
     let deadline = Instant::now() + Duration::from_secs(1);
-    if !threads::interrupt(pid, tid).map_err(StopError::Trace)? {
-        return Ok(None);
-    }
+    let Some(requested) = threads::interrupt(pid, tid).map_err(StopError::Trace)? else { return Ok(None) };
     loop {
         match stops::wait(tid, deadline)? {
             Stop::Ended => return Ok(None),
             stop @ Stop::Event { event: EVENT_STOP, .. } => {
-                let registers = getregs(tid).map_err(StopError::Trace)?;
-                let registers = threads::restart_wait(tid, stop, registers).map_err(StopError::Trace)?;
-                return Ok(Some(registers));
+                let registers = Registers::of(tid).map_err(StopError::Trace)?;
+                let registers = threads::restart_wait(&requested, stop, registers).map_err(StopError::Trace)?;
+                return Ok(Some(registers.resumed_later(requested.call.as_ref())));
             }
             stop => stops::resume(tid, Resume::Continue, stop.signal()).map_err(StopError::Trace)?,
         }
@@ -328,19 +293,17 @@ impl StackMappings {
         StackMappings(writable, main)
     }
 
-    fn hold(&self, registers: &user_regs_struct) -> bool {
+    fn hold(&self, registers: &Registers) -> bool {
         /// The frame with all registers of known processors, and the red zone.
         const NEEDED: u64 = 16 << 10;
-        let low = registers.rsp.saturating_sub(NEEDED);
-        if self.1.as_ref().is_some_and(|main| main.contains(&registers.rsp)) {
+        let (sp, thread_pointer) = (registers.sp(), registers.thread_pointer());
+        let low = sp.saturating_sub(NEEDED);
+        if self.1.as_ref().is_some_and(|main| main.contains(&sp)) {
             // The kernel enlarges it.
             return true;
         }
         self.0.iter().any(|range| {
-            range.contains(&registers.rsp)
-                && range.contains(&low)
-                && range.contains(&registers.fs_base)
-                && registers.fs_base > registers.rsp
+            range.contains(&sp) && range.contains(&low) && range.contains(&thread_pointer) && thread_pointer > sp
         })
     }
 }

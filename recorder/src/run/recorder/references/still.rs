@@ -8,7 +8,7 @@
 //! arguments of its call, but not its other registers.
 
 use crate::references::{Memory, StoppedThread, stopped_thread};
-use crate::run::running_process::threads::{self, Brief};
+use crate::run::running_process::threads::{self, Brief, Requested};
 use crate::session::traced_process::Session;
 use crate::target::maps;
 use crate::target::waiting::{Call, Doing, doing};
@@ -55,7 +55,7 @@ pub(crate) struct Still {
     /// Those that were stopped in a system call.
     woken: Vec<u32>,
     /// Those that have not stopped in time.
-    late: Vec<Pid>,
+    late: Vec<Requested>,
     /// Where the code of the library is.
     library: Vec<Range<u64>>,
 }
@@ -111,7 +111,7 @@ impl Still {
         let brief = threads::stop_briefly(self.pid, tid, STOP_LIMIT);
         match (brief, doing) {
             (Brief::Stopped(registers), _) => return Some(stopped_thread(tid, &registers)),
-            (Brief::Late, _) => self.late.push(tid),
+            (Brief::Late(requested), _) => self.late.push(requested),
             // E.g. a debugger has stopped it.
             (Brief::No, Doing::Calls(call)) => return Some(waits(call.stack_pointer, call.arguments.to_vec())),
             (Brief::No, Doing::WaitsOutside { stack_pointer }) => return Some(waits(stack_pointer, vec![0; 6])),
@@ -139,8 +139,8 @@ impl Still {
     /// Waits for the threads that have not stopped in time: before the calling thread ends.
     pub(super) fn settle(&self) {
         let deadline = Instant::now() + ASLEEP_LIMIT;
-        for tid in &self.late {
-            let _ = threads::settle(*tid, deadline);
+        for requested in &self.late {
+            let _ = threads::settle(requested, deadline);
         }
     }
 

@@ -5,9 +5,9 @@
 //! The layout is that of Linux for x86-64: `struct ucontext` with its `sigcontext`
 //! (`asm/ucontext.h`, `asm/sigcontext.h`), and the state as `xsave` stores it.
 
-use crate::os::registers::user_regs_struct;
-use crate::os::spawn::Mask;
-use nix::libc;
+use super::super::Home;
+use super::registers::{Extended, Registers};
+use nix::libc::user_regs_struct;
 
 /// Size of the part before the extended registers: `struct ucontext` (304 bytes), aligned.
 const CONTEXT_BYTES: u64 = 320;
@@ -31,19 +31,8 @@ const FIRST_MAGIC: u32 = 0x4650_5853;
 /// `FP_XSTATE_MAGIC2`, after the last extended register.
 const LAST_MAGIC: u32 = 0x4650_5845;
 
-/// What a thread is to have when it is back.
-#[derive(Clone, Debug)]
-pub(crate) struct Home {
-    /// The general registers of the thread when it was stopped.
-    pub registers: user_regs_struct,
-    /// The floating-point and vector registers of the thread.
-    pub extended: Vec<u8>,
-    /// The signal mask of the thread.
-    pub mask: Mask,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(crate) struct Frame {
     /// Address of the first byte.
     pub start: u64,
     /// Address of the context: the stack pointer at `rt_sigreturn`.
@@ -53,7 +42,7 @@ pub(super) struct Frame {
 
 /// Returns the registers of a thread that was stopped in a system call, so that it begins the call
 /// again. Of any other thread they are as they were.
-pub(super) fn restarted(registers: user_regs_struct) -> user_regs_struct {
+fn restarted(registers: user_regs_struct) -> user_regs_struct {
     /// `-ERESTARTSYS`, `-ERESTARTNOINTR`, `-ERESTARTNOHAND` and `-ERESTART_RESTARTBLOCK`.
     const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
     if registers.orig_rax as i64 >= 0 && RESTARTS.contains(&(registers.rax as i64)) {
@@ -73,25 +62,36 @@ fn begun_again(registers: user_regs_struct) -> user_regs_struct {
 
 /// Returns the frame of a thread that goes to these registers and never comes from there: it has no
 /// extended registers, which are then those of a new program, and all signals are blocked.
-pub(super) fn one_way(end: u64, before: &[u8], registers: user_regs_struct) -> Frame {
-    let home = Home { registers, extended: Vec::new(), mask: Mask::MAX };
+pub(crate) fn one_way(end: u64, restorer: u64, registers: Registers) -> Frame {
+    let home = Home { registers, extended: Extended::default(), mask: u64::MAX };
+    let before = restorer.to_le_bytes();
     let context = end.wrapping_sub(CONTEXT_BYTES) & !63;
     let mut bytes = before.to_vec();
     bytes.extend(context_bytes(0, &home));
     Frame { start: context - before.len() as u64, context, bytes }
 }
 
-/// Returns the frame that ends at or below `end`, with `before` in front of its context.
-pub(super) fn below(end: u64, before: &[u8], home: &Home) -> Frame {
+/// Returns the frame that ends at or below `end`, with the restorer's address in front of its context.
+pub(crate) fn below(end: u64, restorer: u64, home: &Home) -> Frame {
     // The last magic follows, and the kernel's alignment of `xsave`.
-    let extended_bytes = home.extended.len() as u64 + 4;
+    let extended_bytes = home.extended.0.len() as u64 + 4;
     let extended = end.wrapping_sub(extended_bytes) & !63;
     let context = extended - CONTEXT_BYTES;
+    let before = restorer.to_le_bytes();
     let start = context - before.len() as u64;
     let mut bytes = before.to_vec();
     bytes.extend(context_bytes(extended, home));
-    bytes.extend(described(&home.extended));
+    bytes.extend(described(&home.extended.0));
     Frame { start, context, bytes }
+}
+
+/// Returns the stack pointer of the code that a signal handler interrupted, if the word at `index` of a
+/// stack is the address that the handler returns to.
+pub(crate) fn interrupted_stack(stack: &[u64], index: usize, restorers: &[u64]) -> Option<u64> {
+    /// Offset in the kernel's frame, from that word on, of the stack pointer.
+    const OFFSET: usize = 8 + REGISTERS + 15 * 8;
+    let is_return = stack.get(index).is_some_and(|word| restorers.contains(word));
+    if is_return { stack.get(index + OFFSET / 8).copied() } else { None }
 }
 
 fn put(out: &mut [u8], at: usize, value: &[u8]) {
@@ -102,7 +102,7 @@ fn put(out: &mut [u8], at: usize, value: &[u8]) {
 
 fn context_bytes(extended: u64, home: &Home) -> Vec<u8> {
     let mut out = vec![0; CONTEXT_BYTES as usize];
-    let own = restarted(home.registers);
+    let own = restarted(home.registers.0);
     let registers = [
         own.r8, own.r9, own.r10, own.r11, own.r12, own.r13, own.r14, own.r15, own.rdi, own.rsi, own.rbp, own.rbx,
         own.rdx, own.rax, own.rcx, own.rsp, own.rip, own.eflags,
@@ -137,53 +137,7 @@ fn described(extended: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the registers of a stopped thread so that the kernel begins its system call again when
-/// the thread goes on, if only the stop has interrupted the call. If a signal arrives meanwhile and
-/// has a handler, the kernel reports the interruption as it would without the stop.
-pub(crate) fn restartable(registers: user_regs_struct) -> user_regs_struct {
-    /// `-ERESTARTNOHAND`, the kernel's own value for calls of this kind.
-    const RESTART: i64 = -514;
-    user_regs_struct { rax: RESTART as u64, ..registers }
-}
-
-/// System calls that report an interruption by a stop, although no signal was handled (signal(7)).
-/// Those from `read` on do so on sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`), which begins
-/// again.
-const INTERRUPTED: &[i64] = &[
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_semop,
-    libc::SYS_semtimedop,
-    libc::SYS_rt_sigtimedwait,
-    libc::SYS_io_getevents,
-    libc::SYS_io_uring_enter,
-    libc::SYS_read,
-    libc::SYS_readv,
-    libc::SYS_write,
-    libc::SYS_writev,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_recvmmsg,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_connect,
-    libc::SYS_preadv2,
-    libc::SYS_pwritev2,
-    libc::SYS_sendfile,
-    libc::SYS_splice,
-];
-
-/// Returns whether a stop made a system call of the thread report an interruption.
-pub(crate) fn was_interrupted(registers: &user_regs_struct) -> bool {
-    registers.rax as i64 == -i64::from(libc::EINTR) && INTERRUPTED.contains(&(registers.orig_rax as i64))
-}
-
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -227,17 +181,15 @@ mod tests {
         assert_eq!((again.rax, again.rip, again.orig_rax), (202, 0x40_0ffe, u64::MAX));
         let done = restarted(user_regs_struct { rax: 5, orig_rax: 0, ..registers() });
         assert_eq!((done.rax, done.rip), (5, 0x40_1000));
-        let epoll = user_regs_struct { rax: -4i64 as u64, orig_rax: libc::SYS_epoll_wait as u64, ..registers() };
-        let close = user_regs_struct { rax: -4i64 as u64, orig_rax: libc::SYS_close as u64, ..registers() };
-        assert_eq!((was_interrupted(&epoll), was_interrupted(&close)), (true, false));
-        let again = restarted(restartable(epoll));
-        assert_eq!((again.rax as i64, again.rip), (libc::SYS_epoll_wait, 0x40_0ffe));
+        let epoll = user_regs_struct { rax: -4i64 as u64, orig_rax: 232, ..registers() };
+        let again = restarted(Registers(epoll).begun_again(None).expect("registers").0);
+        assert_eq!((again.rax, again.rip), (232, 0x40_0ffe));
     }
 
     #[test]
     fn frame_has_the_layout_of_the_kernel() {
-        let home = Home { registers: registers(), extended: vec![7; 832], mask: 0x55 };
-        let frame = below(0x7fff_0000 - 128, &[1; 8], &home);
+        let home = Home { registers: Registers(registers()), extended: Extended(vec![7; 832]), mask: 0x55 };
+        let frame = below(0x7fff_0000 - 128, 0x0101_0101_0101_0101, &home);
         let word = |address: u64| {
             let at = (address - frame.start) as usize;
             u64::from_le_bytes(frame.bytes[at..at + 8].try_into().unwrap_or_default())

@@ -17,7 +17,7 @@ const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 /// Why a function's start cannot be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// The bytes are no instructions, or not mapped.
     Undecodable,
     /// A call returns into the bytes of the jump.
@@ -32,7 +32,7 @@ pub(super) enum Refusal {
 
 impl Refusal {
     /// Returns the reason as a clause for messages.
-    pub(super) const fn text(self) -> &'static str {
+    pub(crate) const fn text(self) -> &'static str {
         match self {
             Refusal::Undecodable => "its first bytes are no known instructions",
             Refusal::Call => "a call returns into its first bytes",
@@ -45,7 +45,7 @@ impl Refusal {
 
 /// The start of a function that can be moved.
 #[derive(Clone, Debug)]
-pub(super) struct Start {
+pub(crate) struct Start {
     /// Address of the first moved instruction.
     pub address: u64,
     /// The bytes of the moved instructions, at least [`JUMP_BYTES`].
@@ -66,7 +66,7 @@ pub(crate) struct Trampoline {
 
 /// Examines the function whose `code` is at `address`. `size` is the length of the function, or 0
 /// if it is not known.
-pub(super) fn start(code: &[u8], address: u64, size: usize) -> Result<Start, Refusal> {
+pub(crate) fn start(code: &[u8], address: u64, size: usize) -> Result<Start, Refusal> {
     let skipped = if code.starts_with(&ENDBR) { ENDBR.len() } else { 0 };
     let (code, address) = (code.get(skipped..).unwrap_or_default(), address.wrapping_add(skipped as u64));
     let size = size.saturating_sub(skipped);
@@ -155,7 +155,7 @@ impl Start {
     ///
     /// # Errors
     /// [`Refusal::Unmovable`] if an instruction cannot be encoded there.
-    pub(super) fn trampoline(&self, at: u64) -> Result<Trampoline, Refusal> {
+    pub(crate) fn trampoline(&self, at: u64) -> Result<Trampoline, Refusal> {
         let next = self.address.wrapping_add(self.bytes.len() as u64);
         let mut instructions = self.instructions.clone();
         // A moved call must not leave a return address in the trampoline, which no unwind table
