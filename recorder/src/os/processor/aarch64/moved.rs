@@ -10,6 +10,9 @@ pub(crate) const MAX_SCANNED: usize = 1 << 16;
 /// `bti`, `bti c`, `bti j`, `bti jc`: where branches may lead to, if the processor checks that. They stay
 /// at the start of a function.
 const LANDING_PADS: [u32; 4] = [0xd503_241f, 0xd503_245f, 0xd503_249f, 0xd503_24df];
+/// `paciasp`, `pacibsp`: such places, too, and they sign the return address. So they can neither stay nor
+/// be moved.
+const SIGNING_PADS: [u32; 2] = [0xd503_233f, 0xd503_237f];
 /// The register that a call may change on its way (the procedure call standard's IP0).
 const SCRATCH: u32 = 16;
 
@@ -20,6 +23,8 @@ pub(crate) enum Refusal {
     Undecodable,
     /// A call returns behind the branch, from a place without unwind data.
     Call,
+    /// A branch in its place is none that branches may lead to.
+    LandingPad,
     /// The instruction cannot be encoded at the trampoline.
     Unmovable,
 }
@@ -30,6 +35,7 @@ impl Refusal {
         match self {
             Refusal::Undecodable => "its first bytes are no known instructions",
             Refusal::Call => "it begins with a call",
+            Refusal::LandingPad => "it begins with paciasp, which must stay where branches lead to",
             Refusal::Unmovable => "its first instruction cannot be moved",
         }
     }
@@ -146,6 +152,9 @@ pub(crate) fn start(code: &[u8], address: u64, _size: usize) -> Result<Start, Re
     let index = usize::from(word(0).is_some_and(|first| LANDING_PADS.contains(&first)));
     let address = address.wrapping_add((index * JUMP_BYTES) as u64);
     let instruction = word(index).ok_or(Refusal::Undecodable)?;
+    if index == 0 && SIGNING_PADS.contains(&instruction) {
+        return Err(Refusal::LandingPad);
+    }
     if !address.is_multiple_of(JUMP_BYTES as u64) {
         return Err(Refusal::Undecodable);
     }
@@ -202,8 +211,8 @@ mod tests {
 
     #[test]
     fn moved_instructions_refer_to_the_same_addresses() {
-        // stp x29, x30, [sp, #-16]!; paciasp; svc 0
-        for plain in [0xa9bf_7bfd, 0xd503_233f, 0xd400_0001] {
+        // stp x29, x30, [sp, #-16]!; nop; svc 0
+        for plain in [0xa9bf_7bfd, 0xd503_201f, 0xd400_0001] {
             assert_eq!(moved(plain), Ok(vec![plain, b(1, 0x1004)]));
         }
         // ret
@@ -231,6 +240,7 @@ mod tests {
         let code: Vec<u8> = [0xd503_245fu32, 0xa9bf_7bfd].into_iter().flat_map(u32::to_le_bytes).collect();
         let found = start(&code, 0x1000, 8).expect("it can be moved");
         assert_eq!((found.address, &found.bytes[..]), (0x1004, &code[4..]));
+        assert_eq!(start(&0xd503_233fu32.to_le_bytes(), 0x1000, 4).err(), Some(Refusal::LandingPad));
     }
 
     #[test]
