@@ -77,12 +77,13 @@ pub(crate) fn thread_local_slots(code: &[u8], address: u64) -> Vec<u64> {
             page = Some((at & !0xfff).wrapping_add_signed(distance << 12));
         } else if word & 0xffc0_0000 == 0xf940_0000 {
             offset = pages[first].map(|page: u64| page.wrapping_add(u64::from(word >> 10 & 0xfff) * 8));
-        } else if word & 0xffff_ffe0 == 0xd53b_d040 {
+        } else if reads_pointer {
             is_pointer = true;
         }
         // Stores and branches change no register.
         let is_store = word & 0x0a00_0000 == 0x0800_0000 && word >> 22 & 1 == 0;
-        if is_store || word >> 26 & 7 == 0b101 {
+        let reads_pointer = word & 0xffff_ffe0 == 0xd53b_d040;
+        if !reads_pointer && (is_store || word >> 26 & 7 == 0b101) {
             continue;
         }
         (pages[target], loaded[target], pointers[target]) = (page, offset, is_pointer);

@@ -237,7 +237,7 @@ mod tests {
     fn interrupted_call_gets_its_first_argument_again() {
         let (registers, waiting) = waits(libc::SYS_epoll_pwait, 0x1004, -4i64 as u64);
         let again = registers.begun_again(Some(&waiting)).expect("it was noted");
-        assert_eq!((again.pc, again.x[0], again.x[1..]), (0x1000, 3, registers.x[1..]));
+        assert_eq!((again.pc, again.x[0], &again.x[1..]), (0x1000, 3, &registers.x[1..]));
         assert_eq!(registers.begun_again(None), None);
         let other = Waiting { next: 0x2000, ..waiting };
         assert_eq!(registers.begun_again(Some(&other)), None);
