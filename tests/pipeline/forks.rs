@@ -88,17 +88,6 @@ fn forks_beside_allocating_threads_are_recorded() {
     torture::passed(15, "forks while 7 threads allocated", forks);
 }
 
-/// What belongs to the parent is not mapped in its children.
-#[test]
-fn generations_of_children_take_no_more_address_space() {
-    for threads in ["0", "3"] {
-        let program = Program::new(target::c("fork_chain")).args(["40", threads]);
-        let recording = program.undisturbed().success().complete();
-        assert_eq!(recording.outcome.text(), "less than 1 MiB\n");
-        assert_eq!(recording.report().processes.len(), 41, "{threads}");
-    }
-}
-
 /// A child whose `pthread_atfork` handler allocates has attached before `fork` returns: it is one
 /// thread nevertheless.
 #[test]

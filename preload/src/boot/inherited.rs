@@ -4,8 +4,7 @@
 //! session of its own, with new memory.
 
 use super::attach;
-use crate::session::{self, Area, board, private};
-use crate::stack::unwind::rules;
+use crate::session::{self, board, private};
 use crate::thread::{self, Activation, BUSY, READY, ThreadState};
 
 /// Leaves the parent's session in a forked child, if that has not been done yet. Returns whether it
@@ -19,20 +18,9 @@ pub(crate) unsafe fn leave_parent(state: *mut ThreadState) -> bool {
     let Some(area) = session::parents_area().filter(|_| !private::is_ours()) else { return false };
     // SAFETY: a state stays mapped for ever.
     let activation = unsafe { Activation::read(&raw const (*state).activation) };
-    // What sampling skips is counted in the area without a mark.
-    // SAFETY: as above; the calling thread's own state.
-    let samples = unsafe { (*state).countdown.mean != 0 };
-    if activation.low_byte() == READY && !samples && rules::generation().is_some() {
-        // A handler may have run between a hook's look at its state and the mark that it runs. That hook has
-        // read nothing but the state's address yet.
-        Area::forget_in_child();
-        // SAFETY: the calling thread's own state, of which no hook has read the writer.
-        unsafe { (*state).writer.lead_nowhere() };
-    } else {
-        // The first page is shared with the recorder, for the board. A hook that continues must not
-        // write there.
-        area.replace_in_child(activation.has(BUSY));
-    }
+    // The first page is shared with the recorder, for the board. A hook that continues must not
+    // write there.
+    area.replace_in_child(activation.has(BUSY));
     board::forked(area.base(), activation.has(BUSY));
     if activation.low_byte() != READY {
         attach::use_new_memory();

@@ -22,22 +22,8 @@ use heaptape_wire::{Header, Layout, Node, Params, Record, SlotControl, WIRE_VERS
 static ORIGINS: [[AtomicUsize; Segments::MAX]; 4] = [const { [const { AtomicUsize::new(0) }; Segments::MAX] }; 4];
 
 /// The search tables that came with the area of this process, or of the one that it was forked
-/// from: the first address and the first one after them.
+/// from: the first address and the first one after them. They stay mapped.
 static SEARCH_TABLES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-
-/// Forgets where segments are mapped.
-#[inline(never)]
-fn forget_segments() {
-    // With a length that the compiler knows it unrolls the loop.
-    let length = core::hint::black_box(ORIGINS.len());
-    ORIGINS.iter().take(length).flatten().for_each(|origin| origin.store(0, Relaxed));
-}
-
-/// Sets start and size of the search tables.
-fn set_search_tables((start, bytes): (usize, usize)) {
-    SEARCH_TABLES[0].store(start, Relaxed);
-    SEARCH_TABLES[1].store(start + bytes, Relaxed);
-}
 
 /// Returns where the recorder's search tables are mapped; zeros if there are none.
 pub(crate) fn search_tables() -> [u64; 2] {
@@ -96,14 +82,15 @@ pub(crate) fn map(descriptor: i32, bytes: u64) -> Option<Area> {
         return None;
     };
     let tables = area.header().search_bytes.load(Relaxed) as usize;
-    let search = if tables == 0 { None } else { sys::map_file(core::ptr::null_mut(), tables, descriptor, bytes) };
-    set_search_tables(search.map_or((0, 0), |at| (at as usize, tables)));
+    if tables != 0
+        && let Some(at) = sys::map_file(core::ptr::null_mut(), tables, descriptor, bytes)
+    {
+        SEARCH_TABLES[0].store(at as usize, Relaxed);
+        SEARCH_TABLES[1].store(at as usize + tables, Relaxed);
+    }
     // A child maps its own area, but keeps the page with the activation, which its thread-local
     // variable may point to. A core dump does not need the area. Mappings of later segments inherit
     // both.
-    search.inspect(|at| {
-        sys::advise(*at, tables, libc::MADV_DONTFORK);
-    });
     sys::advise(front.wrapping_add(PAGE as usize), mapped - PAGE as usize, libc::MADV_DONTFORK);
     sys::advise(front, mapped, libc::MADV_DONTDUMP);
     for table in Table::ALL {
@@ -260,10 +247,6 @@ impl Area {
     pub(crate) fn replace_in_child(&self, also_header: bool) {
         let kept = if also_header { 0 } else { PAGE as usize };
         sys::replace_by_zeros(self.front.wrapping_add(kept), front_bytes(&self.layout) - kept);
-        let [start, end] = search_tables();
-        if start != 0 {
-            sys::replace_by_zeros(start as *mut u8, (end - start) as usize);
-        }
         // A child that attached in a handler of `pthread_atfork` has segments of its own by now.
         if ORIGINS[Table::Slots as usize][0].load(Acquire) != self.front as usize + PAGE as usize {
             return;
@@ -272,14 +255,6 @@ impl Area {
             let mapped = (1..Segments::MAX).map_while(|segment| self.mapped_segment(table, segment));
             mapped.for_each(|(at, bytes)| sys::replace_by_zeros(at, bytes));
         }
-    }
-
-    /// Forgets the area in a forked child, which has inherited only the first page, and in which no
-    /// hook continues. Replaced by zeros, a generation of children would add some 2 MiB.
-    #[inline(never)]
-    pub(crate) fn forget_in_child() {
-        forget_segments();
-        set_search_tables((0, 0));
     }
 
     /// Unmaps an area, with all segments, in a process in which no thread uses it any more.
@@ -301,7 +276,7 @@ impl Area {
 
     /// Unmaps an area that is not used after all.
     pub(crate) fn give_up(&self) {
-        forget_segments();
+        ORIGINS.iter().flatten().for_each(|origin| origin.store(0, Relaxed));
         sys::unmap(self.front, front_bytes(&self.layout));
     }
 }

@@ -1,7 +1,6 @@
 //! The writing end of a thread's ring.
 
 use crate::timestamp::Credit;
-use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use heaptape_wire::area::ProducerState;
 use heaptape_wire::limits::HEADER_CHECK_RECORDS;
@@ -39,19 +38,7 @@ pub(crate) struct RingWriter {
     pub pending_reports: u64,
 }
 
-/// The control record of a ring that does not exist.
-static NOWHERE: MaybeUninit<SlotControl> = MaybeUninit::zeroed();
-
 impl RingWriter {
-    /// Leads to a ring in which nothing ever fits, so that all events are dropped.
-    pub(crate) const fn lead_nowhere(&mut self) {
-        const RECORDS: u64 = 1;
-        self.control = NOWHERE.as_ptr();
-        // SAFETY: no event has so few records that one of them is written.
-        self.ring = unsafe { Ring::new(core::ptr::null_mut(), RECORDS) };
-        (self.head, self.limit) = (0, 0);
-    }
-
     /// Initializes the writer for a claimed slot, in memory that may hold an earlier one.
     pub(crate) fn new(control: &SlotControl, ring: Ring, is_sampled: bool) -> RingWriter {
         let head = control.producer.0.head.load(Relaxed);
