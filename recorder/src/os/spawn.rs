@@ -36,9 +36,15 @@ static STATE_AT_START: AtomicU32 = AtomicU32::new(0);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BEFORE_MAIN: extern "C" fn() = before_main;
+static BEFORE_MAIN: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = before_main;
 
-extern "C" fn before_main() {
+/// Runs before `main`. glibc passes what `main` gets in C; musl passes nothing.
+extern "C" fn before_main(_: c_int, arguments: *const *const c_char, environment: *const *const c_char) {
+    // First: a preloaded sanitizer sees the calls below, and is not ready for them.
+    if cfg!(target_env = "gnu") {
+        // SAFETY: glibc's lists end in a null pointer, and stay as they are until `main` runs.
+        unsafe { start_again::without_sanitizers(arguments, environment) };
+    }
     let mut bits = 0;
     for number in 0..3 {
         // SAFETY: the call takes integers only; F_GETFD changes nothing.

@@ -2,7 +2,7 @@
 //! LeakSanitizer's ends every Rust program before its `main`, ThreadSanitizer's reports races that are none. So
 //! the command starts itself again without that library, before anything else. The program gets it.
 
-use nix::libc::{self, c_char, c_int};
+use nix::libc::{self, c_char};
 use std::ffi::{CStr, CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 
@@ -10,16 +10,14 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// Holds what `LD_PRELOAD` was before.
 const VARIABLE: &[u8] = b"HEAPTAPE_PRELOADED=";
 
-#[cfg(target_env = "gnu")]
-#[used]
-#[unsafe(link_section = ".init_array")]
-static BEFORE_MAIN: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = before_main;
-
-/// Runs before `main`, and gets its arguments from glibc.
-extern "C" fn before_main(_: c_int, arguments: *const *const c_char, environment: *const *const c_char) {
-    // SAFETY: both lists end in a null pointer, and stay as they are until `main` runs.
+/// Starts the command again if a sanitizer is preloaded.
+///
+/// # Safety
+/// Both lists must end in a null pointer.
+pub(super) unsafe fn without_sanitizers(arguments: *const *const c_char, environment: *const *const c_char) {
+    // SAFETY: the caller ensures that null pointers end the lists.
     unsafe {
-        if let Some(other) = without_sanitizers(&texts(environment)) {
+        if let Some(other) = other_environment(&texts(environment)) {
             let variables: Vec<_> = other.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect();
             let Ok(path) = std::fs::read_link("/proc/self/exe") else { return };
             let Ok(path) = CString::new(path.into_os_string().into_vec()) else { return };
@@ -49,7 +47,7 @@ fn value<'a>(environment: &'a [CString], name: &[u8]) -> Option<&'a [u8]> {
 }
 
 /// Returns the environment to start again with; `None` if it preloads no sanitizer.
-fn without_sanitizers(environment: &[CString]) -> Option<Vec<CString>> {
+fn other_environment(environment: &[CString]) -> Option<Vec<CString>> {
     let preloaded = value(environment, PRELOAD)?;
     let is_first = value(environment, VARIABLE).is_none();
     (is_first && wire::sanitizer::libraries(preloaded).any(wire::sanitizer::is_runtime)).then_some(())?;
@@ -87,12 +85,12 @@ mod tests {
     #[test]
     fn sanitizers_are_left_out_and_come_back() {
         let before = list(&["A=1", "LD_PRELOAD=/x/liblsan.so.0:own.so", "B"]);
-        let mut other = without_sanitizers(&before).expect("another environment");
+        let mut other = other_environment(&before).expect("another environment");
         assert_eq!(other, list(&["A=1", "B", "LD_PRELOAD=own.so", "HEAPTAPE_PRELOADED=/x/liblsan.so.0:own.so"]));
-        assert_eq!(without_sanitizers(&other), None);
+        assert_eq!(other_environment(&other), None);
         restore(&mut other);
         assert_eq!(other, list(&["A=1", "B", "LD_PRELOAD=/x/liblsan.so.0:own.so"]));
-        assert_eq!(without_sanitizers(&list(&["LD_PRELOAD=own.so"])), None);
-        assert_eq!(without_sanitizers(&list(&["A=1"])), None);
+        assert_eq!(other_environment(&list(&["LD_PRELOAD=own.so"])), None);
+        assert_eq!(other_environment(&list(&["A=1"])), None);
     }
 }
