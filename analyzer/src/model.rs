@@ -3,6 +3,7 @@
 
 pub mod address;
 pub mod addresses;
+mod ascending;
 pub mod axis;
 pub mod block_filter;
 pub mod by_thread;

@@ -9,7 +9,6 @@
 use super::reference_blocks::Blocks;
 use heaptape_formats::tape::{Edge, ReferenceBlock, RootRegion};
 use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
 
 /// Number of no block.
 pub const NONE: u32 = u32::MAX;
@@ -291,14 +290,14 @@ impl Graph {
     /// whether that is sure. Those that only doubtful words lead to come last.
     pub fn walk(&self, mut visit: impl FnMut(u32, Via, bool)) {
         let mut seen = vec![0u64; self.blocks.len().div_ceil(64)];
-        let mut next = VecDeque::new();
+        let mut next = Vec::new();
         let mut first = 0u32;
         // Regions are in order of their kinds.
         for roots in self.roots.chunk_by(|a, b| self.kind(a) == self.kind(b)) {
             for (number, root) in (first..).zip(roots) {
                 if set_bit(&mut seen, root.target) {
                     visit(root.target, Via::Root(number), true);
-                    next.push_back(root.target);
+                    next.push(root.target);
                 }
             }
             first += roots.len() as u32;
@@ -313,7 +312,7 @@ impl Graph {
                 for reference in &self.references(block)[self.sure_references(block).len()..] {
                     if set_bit(&mut seen, reference.target) {
                         visit(reference.target, Via::Block { block, word: reference.word() }, false);
-                        next.push_back(reference.target);
+                        next.push(reference.target);
                     }
                 }
             }
@@ -321,19 +320,17 @@ impl Graph {
         self.spread(&mut next, &mut seen, false, &mut visit);
     }
 
-    fn spread(
-        &self,
-        next: &mut VecDeque<u32>,
-        seen: &mut [u64],
-        is_sure: bool,
-        visit: &mut impl FnMut(u32, Via, bool),
-    ) {
-        while let Some(block) = next.pop_front() {
-            let references = if is_sure { self.sure_references(block) } else { self.references(block) };
-            for reference in references {
-                if set_bit(seen, reference.target) {
-                    visit(reference.target, Via::Block { block, word: reference.word() }, is_sure);
-                    next.push_back(reference.target);
+    fn spread(&self, next: &mut Vec<u32>, seen: &mut [u64], is_sure: bool, visit: &mut impl FnMut(u32, Via, bool)) {
+        let mut now = Vec::new();
+        while !next.is_empty() {
+            std::mem::swap(&mut now, next);
+            for block in now.drain(..) {
+                let references = if is_sure { self.sure_references(block) } else { self.references(block) };
+                for reference in references {
+                    if set_bit(seen, reference.target) {
+                        visit(reference.target, Via::Block { block, word: reference.word() }, is_sure);
+                        next.push(reference.target);
+                    }
                 }
             }
         }

@@ -3,7 +3,6 @@
 //! it.
 
 use super::references::{Graph, NONE};
-use std::collections::VecDeque;
 
 /// Sets of blocks that one pass removes, each from a graph of its own.
 const AT_ONCE: usize = u32::BITS as usize - 1;
@@ -17,22 +16,26 @@ const SEVERAL: u32 = NONE - 1;
 /// several, or none. `group_of` has the group of each root.
 pub(crate) fn only_group(graph: &Graph, group_of: &[u32]) -> Vec<u32> {
     let mut only = vec![NONE; graph.blocks.len()];
-    let mut next = VecDeque::new();
+    let mut next = Vec::new();
     // A block changes at most twice: to a group, and to several.
-    let join = |only: &mut [u32], block: u32, group: u32, next: &mut VecDeque<u32>| {
+    let join = |only: &mut [u32], block: u32, group: u32, next: &mut Vec<u32>| {
         let known = &mut only[block as usize];
         if *known != group && *known != SEVERAL {
             *known = if *known == NONE { group } else { SEVERAL };
-            next.push_back(block);
+            next.push(block);
         }
     };
     for (root, group) in graph.roots.iter().zip(group_of) {
         join(&mut only, root.target, *group, &mut next);
     }
-    while let Some(block) = next.pop_front() {
-        let group = only[block as usize];
-        for reference in graph.sure_references(block) {
-            join(&mut only, reference.target, group, &mut next);
+    let mut now = Vec::new();
+    while !next.is_empty() {
+        std::mem::swap(&mut now, &mut next);
+        for block in now.drain(..) {
+            let group = only[block as usize];
+            for reference in graph.sure_references(block) {
+                join(&mut only, reference.target, group, &mut next);
+            }
         }
     }
     only.iter_mut().filter(|group| **group == SEVERAL).for_each(|group| *group = NONE);
@@ -63,7 +66,7 @@ pub(crate) fn of_sets(graph: &Graph, set_of: impl Fn(u32) -> u32, sets: usize, m
 /// set is 1 if the block is held without that set's blocks. [`HELD`] is 0 if nothing holds it.
 fn held_without(graph: &Graph, set_of: impl Fn(u32) -> u32, first: usize) -> Vec<u32> {
     let mut held = vec![0u32; graph.blocks.len()];
-    let mut next = VecDeque::new();
+    let mut next = Vec::new();
     // Asked once for each block.
     let own: Vec<u8> = (0..graph.blocks.len() as u32)
         .map(|block| match (set_of(block) as usize).checked_sub(first) {
@@ -71,21 +74,25 @@ fn held_without(graph: &Graph, set_of: impl Fn(u32) -> u32, first: usize) -> Vec
             _ => AT_ONCE as u8,
         })
         .collect();
-    let join = |held: &mut [u32], block: u32, without: u32, next: &mut VecDeque<u32>| {
+    let join = |held: &mut [u32], block: u32, without: u32, next: &mut Vec<u32>| {
         let known = &mut held[block as usize];
         let joined = *known | without & !(1 << own[block as usize]) | HELD;
         if *known != joined {
             *known = joined;
-            next.push_back(block);
+            next.push(block);
         }
     };
     for root in &graph.roots {
         join(&mut held, root.target, u32::MAX, &mut next);
     }
-    while let Some(block) = next.pop_front() {
-        let without = held[block as usize];
-        for reference in graph.sure_references(block) {
-            join(&mut held, reference.target, without, &mut next);
+    let mut now = Vec::new();
+    while !next.is_empty() {
+        std::mem::swap(&mut now, &mut next);
+        for block in now.drain(..) {
+            let without = held[block as usize];
+            for reference in graph.sure_references(block) {
+                join(&mut held, reference.target, without, &mut next);
+            }
         }
     }
     held
