@@ -12,7 +12,7 @@ use crate::references::Memory;
 use crate::{Cursor, Error, Format, Kind, Result, regular};
 use layout::{
     AUXILIARY, FILE, HEADER_BYTES, MACHINE_X86_64, MAX_FILES, MAX_NOTES, MAX_SEGMENTS, MAX_THREADS, NOTE_SEGMENT,
-    PROCESS, REGISTERS_AT, SEGMENT_BYTES, SIGNAL, STATUS, TYPE_CORE, VDSO,
+    PROCESS, PROGRAM_NAME, REGISTERS_AT, SEGMENT_BYTES, SIGNAL, STATUS, TYPE_CORE, VDSO,
 };
 use std::fs::File;
 use std::io;
@@ -95,6 +95,8 @@ pub struct CoreFile {
     pub arguments: Vec<u8>,
     /// Address of the code that the kernel gives to every process; 0 if the file does not say.
     pub vdso: u64,
+    /// An address at the end of the first thread's stack.
+    stack_end: u64,
     /// Its threads, the one that crashed first.
     pub threads: Vec<Thread>,
     /// Why it ended; `None` for the core of a process that ran on.
@@ -167,6 +169,7 @@ impl CoreFile {
             name: Vec::new(),
             arguments: Vec::new(),
             vdso: 0,
+            stack_end: 0,
             threads: Vec::new(),
             signal: None,
             files: Vec::new(),
@@ -215,7 +218,7 @@ impl CoreFile {
                 }
                 SIGNAL if self.signal.is_none() => self.signal = signal(bytes),
                 FILE => self.files = files(bytes),
-                AUXILIARY => self.vdso = auxiliary(bytes, VDSO),
+                AUXILIARY => (self.vdso, self.stack_end) = (auxiliary(bytes, VDSO), auxiliary(bytes, PROGRAM_NAME)),
                 _ => {}
             }
             rest.skip(content.next_multiple_of(4));

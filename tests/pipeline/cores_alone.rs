@@ -148,3 +148,22 @@ fn with_a_recording_the_holders_in_a_core_have_stacks() {
     let outcome = recording.heaptape(&["holds", "--core", other.to_str().expect("a path")]);
     assert!(outcome.error().contains("which was not recorded"), "{outcome}");
 }
+
+/// Blocks that only its parent's hold are not lost, though the recording of the child has no events of
+/// those.
+#[test]
+fn blocks_of_a_forked_child_are_held_by_those_of_its_parent() {
+    if !are_cores_written() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = Program::new(target::c("core_of_child")).folder(folder.path()).recorded().success();
+    let core = core_in(folder.path());
+    let core = core.to_str().expect("a path");
+    let output = recording.heaptape(&["holds", "--json", "--core", core]).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let processes = answer["processes"].as_array().expect("processes").iter();
+    let holds = processes.map(|process| &process["holds"]).find(|holds| holds["blocks"].is_number());
+    let holds = holds.unwrap_or_else(|| panic!("{answer:#}"));
+    assert_eq!((&holds["blocks"], &holds["lost_blocks"]), (&57.into(), &7.into()), "{holds:#}");
+}

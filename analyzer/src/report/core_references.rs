@@ -7,11 +7,12 @@ use crate::load::references::{Reading, ReferenceSnapshot};
 use crate::load::{Events, Process, Recording};
 use crate::progress::Progress;
 use crate::replay::replay_all;
-use heaptape_formats::recording::Exit;
+use heaptape_formats::glibc_heap::Heap;
+use heaptape_formats::recording::{Exit, RAN_ALREADY};
 use heaptape_formats::references::{BlockTable, Found, LiveBlock, Regions, Search};
 use heaptape_formats::resident::Allocator;
 use heaptape_formats::tape::field::Text;
-use heaptape_formats::tape::{RESIDENCY_EXIT, Record, References, ReferencesEnd};
+use heaptape_formats::tape::{RESIDENCY_EXIT, ROOT_EARLIER, Record, References, ReferencesEnd, RootRegion};
 use rustc_hash::FxHashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,8 +62,9 @@ fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> 
     let table = BlockTable::new(blocks, allocator);
     let threads = core.file.stopped_threads();
     let excluded = core.heap.as_ref().map_or(&[][..], |heap| &heap.ranges);
+    let knows_all_blocks = knows_all_blocks(process);
     // Cores are of x86-64.
-    let (knows_all_blocks, has_data_above) = (true, false);
+    let has_data_above = false;
     let regions = Regions {
         excluded,
         threads: &threads,
@@ -72,7 +74,17 @@ fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> 
         has_data_above,
         memory: &core.file,
     };
-    let Found { regions, names, files, code, .. } = regions.find(core.file.mappings(), &table);
+    let Found { mut regions, names, files, code, .. } = regions.find(core.file.mappings(), &table);
+    // Blocks that the recording does not know may hold others. Old words in free memory hold nothing.
+    let earlier = core.heap.as_ref().filter(|_| !knows_all_blocks);
+    let empty = earlier.map(Heap::empty).unwrap_or_default();
+    regions.extend(earlier.into_iter().flat_map(|heap| &heap.ranges).map(|&(start, end)| RootRegion {
+        start,
+        length: end - start,
+        kind: ROOT_EARLIER,
+        name: 0,
+        thread: 0,
+    }));
     let count = threads.len() as u32;
     let tick = process.last_event_tick().unwrap_or_default();
     let head =
@@ -81,7 +93,8 @@ fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> 
     let libc = libc.filter(|_| allocator == Allocator::Glibc);
     let mut reading = Reading::default();
     reading.add(Record::References(head.clone()));
-    let mut search = Search::new(&table, &core.file, [&files, &code], libc, Instant::now() + TIME_LIMIT);
+    let mut search =
+        Search::new(&table, &core.file, [&files, &code], libc, Instant::now() + TIME_LIMIT).without(&empty);
     let mut put = |record| {
         reading.add(record);
         Ok(())
@@ -141,6 +154,14 @@ fn recorded(process: &Process, core: &Core, lacks: &mut Vec<String>) -> Result<V
         site: if block.inherited { 0 } else { block.site },
     });
     Ok(blocks.collect())
+}
+
+/// Returns whether no block of the process is older than its recording, or of the process that it was
+/// forked from.
+fn knows_all_blocks(process: &Process) -> bool {
+    process.about.unseen_mappings != RAN_ALREADY
+        && process.about.began_unix_ns == 0
+        && process.tape.inherited.as_ref().is_none_or(|inherited| inherited.blocks == 0)
 }
 
 /// Returns whose the blocks of a recorded process are.

@@ -17,6 +17,8 @@ pub(super) const PROCESS: u64 = 3;
 /// `NT_AUXV`: what the kernel told the loader, and in it `AT_SYSINFO_EHDR`.
 pub(super) const AUXILIARY: u64 = 6;
 pub(super) const VDSO: u64 = 33;
+/// `AT_EXECFN`: the program's name, at the end of the first thread's stack.
+pub(super) const PROGRAM_NAME: u64 = 31;
 /// `NT_SIGINFO`: the signal.
 pub(super) const SIGNAL: u64 = 0x5349_4749;
 /// `NT_FILE`: the mapped files.

@@ -15,17 +15,23 @@ impl CoreFile {
     pub fn mappings(&self) -> impl Iterator<Item = Mapping<'_>> {
         self.segments.iter().map(|segment| {
             let file = self.file_at(segment.start);
-            let name = file.map_or("", |file| str::from_utf8(&file.path).unwrap_or("/?"));
+            let end = segment.start.saturating_add(segment.length);
+            let name = match file {
+                Some(file) => str::from_utf8(&file.path).unwrap_or("/?"),
+                None if segment.start == self.vdso && self.vdso != 0 => "[vdso]",
+                None if (segment.start..end).contains(&self.stack_end) => "[stack]",
+                None => "",
+            };
             Mapping {
                 start: segment.start,
-                end: segment.start.saturating_add(segment.length),
+                end,
                 offset: file.map_or(0, |file| file.offset + (segment.start - file.start)),
                 has_access: segment.access != 0,
                 is_writable: segment.access & WRITE != 0,
                 is_executable: segment.access & EXECUTE != 0,
                 // A core does not say it; of others than these the content is not written.
                 is_shared: name.starts_with("/memfd:"),
-                name: if segment.start == self.vdso && self.vdso != 0 { "[vdso]" } else { name },
+                name,
             }
         })
     }
