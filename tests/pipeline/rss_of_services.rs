@@ -166,6 +166,7 @@ time.sleep(600)
     running.0.kill().expect("it is killed");
     running.0.wait().expect("its status");
     until("it is over", || of_it().is_none());
+    daemon.query(&["flush"]);
     let report = rss(&daemon);
     assert_adds_up(&report);
     assert_within_a_hundredth(report["sum_bytes"].as_u64().unwrap_or(0), resident, &report);
