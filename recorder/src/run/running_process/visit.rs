@@ -1,7 +1,7 @@
 //! One thread of the process, which makes system calls for the recorder, and runs the library.
 //!
 //! While it does, a signal frame is ready by which it returns to what it did before
-//! ([`super::frame`]): on its own stack below the part that it uses, while nothing else is mapped,
+//! ([`crate::os::processor`]): on its own stack below the part that it uses, while nothing else is mapped,
 //! and later in the library's memory. So it finds its way back also if the recorder is killed at
 //! any time. All its signals are blocked meanwhile.
 
