@@ -71,6 +71,7 @@ pub(crate) fn thread_local_slots(code: &[u8], address: u64) -> Vec<u64> {
                 slots.extend(loaded[offset].filter(|_| pointers[pointer]));
             }
         }
+        let reads_pointer = word & 0xffff_ffe0 == 0xd53b_d040;
         let (mut page, mut offset, mut is_pointer) = (None, None, false);
         if word & 0x9f00_0000 == 0x9000_0000 {
             let distance = i64::from(((word >> 5 << 13).cast_signed() >> 13) << 2 | (word >> 29 & 3).cast_signed());
@@ -82,7 +83,6 @@ pub(crate) fn thread_local_slots(code: &[u8], address: u64) -> Vec<u64> {
         }
         // Stores and branches change no register.
         let is_store = word & 0x0a00_0000 == 0x0800_0000 && word >> 22 & 1 == 0;
-        let reads_pointer = word & 0xffff_ffe0 == 0xd53b_d040;
         if !reads_pointer && (is_store || word >> 26 & 7 == 0b101) {
             continue;
         }
