@@ -176,6 +176,7 @@ impl Daemon {
     /// Returns a command with the library and the socket in its environment.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
+        test_env::for_programs(&mut command);
         command.env("LD_PRELOAD", test_env::library()).env("HEAPTAPE_SOCKET", self.socket());
         // On a busy machine the daemon may answer later than after the default of 50 ms, which has
         // tests of its own.

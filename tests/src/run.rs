@@ -170,11 +170,8 @@ impl Program {
             std::iter::once(&self.path.as_os_str().to_owned()).chain(&self.arguments).cloned().collect::<Vec<_>>();
         let mut arguments = before.iter().chain(&own);
         let mut command = Command::new(arguments.next().expect("the program at least"));
+        test_env::for_programs(&mut command);
         command.args(arguments).envs(self.environment.iter().cloned());
-        command.env_remove("LD_PRELOAD").env_remove("HEAPTAPE_SOCKET");
-        for (name, value) in &self.environment {
-            command.env(name, value);
-        }
         if let Some(folder) = &self.folder {
             command.current_dir(folder);
         }

@@ -70,6 +70,21 @@ fn built() -> PathBuf {
     cargo_target().join("release/heaptape")
 }
 
+/// Gives the programs of tests the same world everywhere, whatever the shell that started the tests has.
+///
+/// Without `SHELL`, bash asks for the user's entry, by a socket. What a service exports changes what node and
+/// curl read at a start.
+pub fn for_programs(command: &mut Command) {
+    let user = std::env::var_os("USER").unwrap_or_else(|| "root".into());
+    command.env("SHELL", "/bin/sh").env("USER", &user).env("LOGNAME", &user);
+    if std::env::var_os("HOME").is_none() {
+        command.env("HOME", "/");
+    }
+    for name in ["LD_PRELOAD", "HEAPTAPE_SOCKET", "NODE_EXTRA_CA_CERTS", "NODE_OPTIONS", "BASH_ENV", "ENV"] {
+        command.env_remove(name);
+    }
+}
+
 /// Returns the path of a command in the search path.
 pub fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
