@@ -205,6 +205,112 @@ fn search(browser: &mut Browser, text: &str) {
     browser.drawn();
 }
 
+const CACHE: &str = "shop::LruCache::get_or_make";
+
+/// Threads by name; the timeline by functions and threads.
+fn threads_are_chosen(browser: &mut Browser) {
+    let threads = browser.text("[...document.querySelectorAll('#thread option')].map((one) => one.value).join(' ')");
+    assert!(["worker-1", "worker-2", "reloader"].iter().all(|name| threads.contains(name)), "{threads}");
+    let choose = |browser: &mut Browser, thread: &str| {
+        browser.value(&format!("(() => {{ const which = document.getElementById('thread'); which.value = {thread:?}; which.dispatchEvent(new Event('change')); }})()"));
+        browser.drawn();
+    };
+    choose(browser, "reloader");
+    assert_eq!(functions(browser), ["shop::reload"]);
+    assert!(browser.text("location.hash").contains("thread=reloader"));
+    choose(browser, "worker-1");
+    let names = functions(browser);
+    assert!(names.iter().any(|name| name == CACHE) && !names.iter().any(|name| name == "shop::reload"), "{names:?}");
+    choose(browser, "all");
+
+    // The timeline by functions and threads; its axis has round steps.
+    browser.value(LABELS);
+    browser.press("#timeline [data-value=function]", (0.5, 0.5));
+    let legend = "document.querySelector('#timeline .legend').textContent";
+    let shown = browser.text(legend);
+    assert!(shown.contains("shop::reload") && shown.contains(CACHE), "{shown}");
+    let axis: Vec<String> =
+        labels(browser).into_iter().filter(|label| label.ends_with("iB") && !label.contains("peak")).collect();
+    let is_round = |label: &String| {
+        let fraction =
+            label.split_once('.').map_or("", |(_, rest)| rest.trim_end_matches(|c: char| !c.is_ascii_digit()));
+        ["", "25", "5", "75"].contains(&fraction)
+    };
+    assert!(axis.len() >= 3 && axis.iter().all(is_round), "{axis:?}");
+    browser.press("#timeline [data-value=threads]", (0.5, 0.5));
+    let shown = browser.text(legend);
+    assert!(shown.contains("reloader") && shown.contains("worker-2"), "{shown}");
+}
+
+/// Callers and callees of a function.
+fn callers_and_callees_are_shown(browser: &mut Browser) {
+    browser.value("(() => { const input = document.getElementById('focus'); input.value = 'shop::serve'; input.dispatchEvent(new Event('change')); })()");
+    browser.drawn();
+    let focused = browser.text("document.querySelector('#callers .focus').textContent");
+    assert!(focused.starts_with("shop::serve") && focused.contains("shop.cpp:"), "{focused}");
+    let [callers, callees] = [0, 1]
+        .map(|at| browser.text(&format!("document.querySelectorAll('#callers .pair > .card')[{at}].textContent")));
+    assert!(callees.contains(CACHE) && !callers.contains(CACHE) && callers.contains("main"), "{callers} {callees}");
+    // A row goes on to that function.
+    browser.value("[...document.querySelectorAll('#callers .pair > .card:last-child tr')].find((row) => row.textContent.includes('get_or_make')).querySelector('td.number').click()");
+    browser.drawn();
+    let focused = browser.text("document.querySelector('#callers .focus').textContent");
+    assert!(focused.starts_with(CACHE), "{focused}");
+}
+
+/// The tooltip of a bar: source line, bytes, count.
+fn tooltip_has_the_source_line(browser: &mut Browser) {
+    browser.value("document.querySelector('#flame canvas').focus()");
+    search(browser, "");
+    let mut tips = Vec::new();
+    for _ in 0..14 {
+        browser.key("ArrowDown");
+        tips.push(browser.text("document.getElementById('tip').textContent"));
+    }
+    let tip = tips.iter().find(|tip| tip.contains("shop.cpp:")).expect("a tooltip with a source line");
+    assert!(tip.contains("allocations") && tip.contains("on average") && tip.contains("% of all"), "{tip}");
+}
+
+/// What looks like an expression and finds nothing gets a hint; between slashes it is one.
+fn expressions_are_searched(browser: &mut Browser) {
+    search(browser, "shop::.*make");
+    let hints = browser.text("document.getElementById('sites').textContent");
+    assert!(hints.contains("plain text") && hints.contains("/shop::.*make/"), "{hints}");
+    search(browser, "/shop::.*make/");
+    assert!(functions(browser).iter().any(|name| name == CACHE));
+    search(browser, "/shop(/");
+    let hints = browser.text("document.getElementById('sites').textContent");
+    assert!(hints.contains("no regular expression"), "{hints}");
+    search(browser, "");
+}
+
+/// The table as a file: whole names, numbers without units.
+fn table_is_saved(browser: &mut Browser) {
+    browser.value("(() => { URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return 'data:,'; }; })()");
+    browser.press("#sites .options button", (0.5, 0.5));
+    browser.wait("typeof window.saved === 'string'");
+    let saved = browser.text("window.saved");
+    let lines: Vec<&str> = saved.lines().collect();
+    assert!(lines[0].starts_with("Call site,Module,Allocated (bytes),Allocations"), "{saved}");
+    assert!(lines.iter().any(|line| line.contains("shop::LruCache<") && line.contains(",shop,")), "{saved}");
+}
+
+/// Two ranges: with and without the reloader.
+fn ranges_are_compared(browser: &mut Browser) {
+    browser.drag("#timeline canvas", (0.1, 0.3), (0.3, 0.3));
+    browser.press("#base", (0.5, 0.5));
+    browser.drag("#timeline canvas", (0.7, 0.3), (0.9, 0.3));
+    let head = browser.text("document.querySelector('#sites thead').textContent");
+    assert!(head.contains("Before") && head.contains("After"), "{head}");
+    let rows =
+        browser.text("[...document.querySelectorAll('#sites tbody tr')].map((row) => row.textContent).join('\\n')");
+    assert!(rows.lines().any(|row| row.contains("shop::reload") && row.contains("gone")), "{rows}");
+    assert!(browser.text("location.hash").contains("base="));
+    browser.value("document.activeElement.blur()");
+    browser.key("0");
+    assert!(browser.text("document.querySelector('#sites thead').textContent").contains("Allocated"));
+}
+
 #[test]
 fn page_answers_by_thread_function_and_two_ranges() {
     if !Browser::is_there() {
@@ -217,8 +323,7 @@ fn page_answers_by_thread_function_and_two_ranges() {
 
     // Names are short; the tooltip has the whole one.
     let names = functions(&mut browser);
-    let cache = "shop::LruCache::get_or_make";
-    assert!(names.iter().any(|name| name == cache), "{names:?}");
+    assert!(names.iter().any(|name| name == CACHE), "{names:?}");
     let titles = browser.text("[...document.querySelectorAll('#sites .first')].map((name) => name.title).join('\\n')");
     assert!(titles.contains("shop::LruCache<") && titles.contains("Session"), "{titles}");
     let head = browser.text("document.querySelector('#sites thead th').textContent");
@@ -232,97 +337,12 @@ fn page_answers_by_thread_function_and_two_ranges() {
     browser.press("#sites tbody td.number:last-child", (0.5, 0.5));
     assert_eq!(browser.value(opened_rows), 0);
 
-    // Threads by name.
-    let threads = browser.text("[...document.querySelectorAll('#thread option')].map((one) => one.value).join(' ')");
-    assert!(["worker-1", "worker-2", "reloader"].iter().all(|name| threads.contains(name)), "{threads}");
-    let choose = |browser: &mut Browser, thread: &str| {
-        browser.value(&format!("(() => {{ const which = document.getElementById('thread'); which.value = {thread:?}; which.dispatchEvent(new Event('change')); }})()"));
-        browser.drawn();
-    };
-    choose(&mut browser, "reloader");
-    assert_eq!(functions(&mut browser), ["shop::reload"]);
-    assert!(browser.text("location.hash").contains("thread=reloader"));
-    choose(&mut browser, "worker-1");
-    let names = functions(&mut browser);
-    assert!(names.iter().any(|name| name == cache) && !names.iter().any(|name| name == "shop::reload"), "{names:?}");
-    choose(&mut browser, "all");
-
-    // The timeline by functions and threads; its axis has round steps.
-    browser.value(LABELS);
-    browser.press("#timeline [data-value=function]", (0.5, 0.5));
-    let legend = "document.querySelector('#timeline .legend').textContent";
-    let shown = browser.text(legend);
-    assert!(shown.contains("shop::reload") && shown.contains(cache), "{shown}");
-    let axis: Vec<String> =
-        labels(&mut browser).into_iter().filter(|label| label.ends_with("iB") && !label.contains("peak")).collect();
-    let is_round = |label: &String| {
-        let fraction =
-            label.split_once('.').map_or("", |(_, rest)| rest.trim_end_matches(|c: char| !c.is_ascii_digit()));
-        ["", "25", "5", "75"].contains(&fraction)
-    };
-    assert!(axis.len() >= 3 && axis.iter().all(is_round), "{axis:?}");
-    browser.press("#timeline [data-value=threads]", (0.5, 0.5));
-    let shown = browser.text(legend);
-    assert!(shown.contains("reloader") && shown.contains("worker-2"), "{shown}");
-
-    // Callers and callees.
-    browser.value("(() => { const input = document.getElementById('focus'); input.value = 'shop::serve'; input.dispatchEvent(new Event('change')); })()");
-    browser.drawn();
-    let focused = browser.text("document.querySelector('#callers .focus').textContent");
-    assert!(focused.starts_with("shop::serve") && focused.contains("shop.cpp:"), "{focused}");
-    let [callers, callees] = [0, 1]
-        .map(|at| browser.text(&format!("document.querySelectorAll('#callers .pair > .card')[{at}].textContent")));
-    assert!(callees.contains(cache) && !callers.contains(cache) && callers.contains("main"), "{callers} {callees}");
-    // A row goes on to that function.
-    browser.value("[...document.querySelectorAll('#callers .pair > .card:last-child tr')].find((row) => row.textContent.includes('get_or_make')).querySelector('td.number').click()");
-    browser.drawn();
-    let focused = browser.text("document.querySelector('#callers .focus').textContent");
-    assert!(focused.starts_with(cache), "{focused}");
-
-    // The tooltip of a bar: source line, bytes, count.
-    browser.value("document.querySelector('#flame canvas').focus()");
-    search(&mut browser, "");
-    let mut tips = Vec::new();
-    for _ in 0..14 {
-        browser.key("ArrowDown");
-        tips.push(browser.text("document.getElementById('tip').textContent"));
-    }
-    let tip = tips.iter().find(|tip| tip.contains("shop.cpp:")).expect("a tooltip with a source line");
-    assert!(tip.contains("allocations") && tip.contains("on average") && tip.contains("% of all"), "{tip}");
-
-    // What looks like an expression and finds nothing gets a hint; between slashes it is one.
-    search(&mut browser, "shop::.*make");
-    let hints = browser.text("document.getElementById('sites').textContent");
-    assert!(hints.contains("plain text") && hints.contains("/shop::.*make/"), "{hints}");
-    search(&mut browser, "/shop::.*make/");
-    assert!(functions(&mut browser).iter().any(|name| name == cache));
-    search(&mut browser, "/shop(/");
-    let hints = browser.text("document.getElementById('sites').textContent");
-    assert!(hints.contains("no regular expression"), "{hints}");
-    search(&mut browser, "");
-
-    // The table as a file: whole names, numbers without units.
-    browser.value("(() => { URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return 'data:,'; }; })()");
-    browser.press("#sites .options button", (0.5, 0.5));
-    browser.wait("typeof window.saved === 'string'");
-    let saved = browser.text("window.saved");
-    let lines: Vec<&str> = saved.lines().collect();
-    assert!(lines[0].starts_with("Call site,Module,Allocated (bytes),Allocations"), "{saved}");
-    assert!(lines.iter().any(|line| line.contains("shop::LruCache<") && line.contains(",shop,")), "{saved}");
-
-    // Two ranges: with and without the reloader.
-    browser.drag("#timeline canvas", (0.1, 0.3), (0.3, 0.3));
-    browser.press("#base", (0.5, 0.5));
-    browser.drag("#timeline canvas", (0.7, 0.3), (0.9, 0.3));
-    let head = browser.text("document.querySelector('#sites thead').textContent");
-    assert!(head.contains("Before") && head.contains("After"), "{head}");
-    let rows =
-        browser.text("[...document.querySelectorAll('#sites tbody tr')].map((row) => row.textContent).join('\\n')");
-    assert!(rows.lines().any(|row| row.contains("shop::reload") && row.contains("gone")), "{rows}");
-    assert!(browser.text("location.hash").contains("base="));
-    browser.value("document.activeElement.blur()");
-    browser.key("0");
-    assert!(browser.text("document.querySelector('#sites thead').textContent").contains("Allocated"));
+    threads_are_chosen(&mut browser);
+    callers_and_callees_are_shown(&mut browser);
+    tooltip_has_the_source_line(&mut browser);
+    expressions_are_searched(&mut browser);
+    table_is_saved(&mut browser);
+    ranges_are_compared(&mut browser);
     assert_eq!(browser.complaints, [""; 0]);
 }
 

@@ -83,74 +83,79 @@ impl Judge {
     }
 }
 
-#[test]
-fn commands_escape_hostile_names() {
-    let directory = test_env::folder();
-    let folder = directory.path().join(format!("d{HOSTILE}"));
-    fs::create_dir(&folder).expect("a folder");
-    let program = program(&folder);
-    let recording = folder.join("recording");
-    let mut judge = Judge::default();
-    let run = ["record", "--free-stacks", "-o"].map(OsStr::new);
-    let output =
-        heaptape(run.into_iter().chain([recording.as_os_str(), "--".as_ref(), program.as_os_str(), HOSTILE.as_ref()]));
-    assert_eq!(output.code(), 0, "{output}");
-    judge.judge("record", &output);
-    for arguments in [
-        "report",
-        "leaks",
-        "peak",
-        "sites",
-        "sizes",
-        "lifetimes",
-        "temporary",
-        "timeline",
-        "threads",
-        "realloc",
-        "free-sites",
-        "fragmentation",
-        "verify",
-        "pack",
-        "report --json",
-        "leaks --json",
-        "verify --json",
-        "mprof -v",
-        "mprof -a -n0 -g stdout",
-        "mptrace -v -s",
-        "mptrace -H stdout -S stdout",
-        "mleak",
-        "dcpiprof",
-        "dcpiprof -i",
-        "dcpiprof --csl",
-        "dcpicat",
-        "dcpilist --both main",
-        "leaks --all",
-        "sites --inclusive",
-        "callers main",
-        "callees main",
-        "source main",
-        "leaks --function nothing",
-        "leaks --fail-if list",
-        "leaks --fail-if leaked.bytes>0",
-    ] {
-        judge.run(&arguments.split(' ').collect::<Vec<_>>(), &[&recording]);
-    }
-    judge.run(&["dcpilist", HOSTILE], &[&recording]);
-    judge.run(&["diff"], &[&recording, &recording]);
-    judge.run(&["dcpidiff"], &[&recording, &recording]);
-    for more in ["-b", "-A"] {
-        let output = heaptape(["gprof".as_ref(), more.as_ref(), program.as_os_str(), recording.as_os_str()]);
-        // gprof prints form feeds of its own between listings.
-        judge.judge(
-            more,
-            &Outcome { stdout: output.stdout.iter().copied().filter(|byte| *byte != b'\x0c').collect(), ..output },
-        );
-    }
-    // Every export: the file, and the messages of the exporter.
+/// Commands that read a recording.
+const ANSWERS: [&str; 35] = [
+    "report",
+    "leaks",
+    "peak",
+    "sites",
+    "sizes",
+    "lifetimes",
+    "temporary",
+    "timeline",
+    "threads",
+    "realloc",
+    "free-sites",
+    "fragmentation",
+    "verify",
+    "pack",
+    "report --json",
+    "leaks --json",
+    "verify --json",
+    "mprof -v",
+    "mprof -a -n0 -g stdout",
+    "mptrace -v -s",
+    "mptrace -H stdout -S stdout",
+    "mleak",
+    "dcpiprof",
+    "dcpiprof -i",
+    "dcpiprof --csl",
+    "dcpicat",
+    "dcpilist --both main",
+    "leaks --all",
+    "sites --inclusive",
+    "callers main",
+    "callees main",
+    "source main",
+    "leaks --function nothing",
+    "leaks --fail-if list",
+    "leaks --fail-if leaked.bytes>0",
+];
+
+/// Commands that fail, with the path or the argument that they are about.
+const FAILURES: [&str; 24] = [
+    "report",
+    "leaks",
+    "diff",
+    "verify",
+    "pack",
+    "dump",
+    "mprof",
+    "mptrace",
+    "mleak",
+    "gprof",
+    "dcpiprof",
+    "dcpicat",
+    "dcpidiff",
+    "dcpilist main",
+    "export --to mptl -o -",
+    "send",
+    "epochs --state",
+    "ctl list --control",
+    "top --once --control",
+    "record -o /dev/null/x",
+    "nothing",
+    "report --nothing",
+    "leaks --process",
+    "mprof -n",
+];
+
+/// Every export: the file, and the messages of the exporter.
+fn exports(judge: &mut Judge, folder: &Path, recording: &Path) {
     for format in ["mtrc", "mptl", "gmon", "dcpi", "pprof", "dhat", "heaptrack", "massif", "collapsed", "csv"] {
-        let out = directory.path().join(format!("{HOSTILE}.{format}"));
-        judge.run(&["export", "--names", "--to", format, "-o"], &[&out, &recording]);
-        judge.run(&["export", "--to", format, "-o"], &[&out, &recording]);
+        let out = folder.join(format!("{HOSTILE}.{format}"));
+        judge.run(&["export", "--names", "--to", format, "-o"], &[&out, recording]);
+        judge.run(&["export", "--to", format, "-o"], &[&out, recording]);
         let files = if out.is_dir() {
             fs::read_dir(&out).unwrap().flatten().map(|file| file.path()).collect()
         } else {
@@ -164,6 +169,36 @@ fn commands_escape_hostile_names() {
             }
         }
     }
+}
+
+#[test]
+fn commands_escape_hostile_names() {
+    let directory = test_env::folder();
+    let folder = directory.path().join(format!("d{HOSTILE}"));
+    fs::create_dir(&folder).expect("a folder");
+    let program = program(&folder);
+    let recording = folder.join("recording");
+    let mut judge = Judge::default();
+    let run = ["record", "--free-stacks", "-o"].map(OsStr::new);
+    let output =
+        heaptape(run.into_iter().chain([recording.as_os_str(), "--".as_ref(), program.as_os_str(), HOSTILE.as_ref()]));
+    assert_eq!(output.code(), 0, "{output}");
+    judge.judge("record", &output);
+    for arguments in ANSWERS {
+        judge.run(&arguments.split(' ').collect::<Vec<_>>(), &[&recording]);
+    }
+    judge.run(&["dcpilist", HOSTILE], &[&recording]);
+    judge.run(&["diff"], &[&recording, &recording]);
+    judge.run(&["dcpidiff"], &[&recording, &recording]);
+    for more in ["-b", "-A"] {
+        let output = heaptape(["gprof".as_ref(), more.as_ref(), program.as_os_str(), recording.as_os_str()]);
+        // gprof prints form feeds of its own between listings.
+        judge.judge(
+            more,
+            &Outcome { stdout: output.stdout.iter().copied().filter(|byte| *byte != b'\x0c').collect(), ..output },
+        );
+    }
+    exports(&mut judge, directory.path(), &recording);
     for process_folder in fs::read_dir(&recording).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
         for file in fs::read_dir(process_folder.path()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
             judge.run(&["dump"], &[&file.path()]);
@@ -171,32 +206,7 @@ fn commands_escape_hostile_names() {
     }
     // Errors, with the path or the argument that they are about.
     let missing = folder.join("missing");
-    for command in [
-        "report",
-        "leaks",
-        "diff",
-        "verify",
-        "pack",
-        "dump",
-        "mprof",
-        "mptrace",
-        "mleak",
-        "gprof",
-        "dcpiprof",
-        "dcpicat",
-        "dcpidiff",
-        "dcpilist main",
-        "export --to mptl -o -",
-        "send",
-        "epochs --state",
-        "ctl list --control",
-        "top --once --control",
-        "record -o /dev/null/x",
-        "nothing",
-        "report --nothing",
-        "leaks --process",
-        "mprof -n",
-    ] {
+    for command in FAILURES {
         let arguments: Vec<&str> = command.split(' ').collect();
         judge.run(&arguments, &[&missing]);
         judge.run(&arguments, &[&folder.join("source.c")]);

@@ -233,94 +233,24 @@ pub(crate) fn files(steps: &[Step], options: &Options) -> Files {
             tape::Thread { number, tid: 4710 + number, name: format!("t{number}").into(), first_tick: start_tick };
         put(Record::Thread(thread), &mut files.tape);
     }
-    let mut mtrc = mtrc::Writer::new(mtrc::Options::default());
+    let mut writer = mtrc::Writer::new(mtrc::Options::default());
     let (mut plain_offset, mut next_index) = (0u64, 1u64);
-    // Index -> site and size of own blocks.
-    let mut live: HashMap<u64, (u32, u64)> = HashMap::new();
-    for (number, part) in steps.chunks(options.chunk_events.max(1)).enumerate() {
-        let mut plain = Vec::new();
+    let mut live = HashMap::new();
+    let size = options.chunk_events.max(1);
+    for (number, part) in steps.chunks(size).enumerate() {
+        let first_tick = part[0].tick();
+        let mut columns = Columns { first_index: next_index, first_tick, last_tick: first_tick, ..Columns::default() };
         if number == 0 {
-            mtrc.header(&mut plain);
+            writer.header(&mut columns.plain);
         }
-        mtrc.new_chunk();
-        let (mut entries, mut ticks, mut sites, mut unmatched) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (first_tick, mut last) = (part[0].tick(), part[0].tick());
-        let (first_index, mut events, mut allocations) = (next_index, 0u64, 0u64);
-        let mut was = Vec::new();
+        writer.new_chunk();
         for step in part {
-            let location = Location::thread(step.thread().into());
-            let old = match *step {
-                Step::Alloc { index, size, site, .. } => live.insert(index, (site, size)),
-                Step::Resize { index, size, site, .. } => live.insert(index, (site, size)),
-                Step::Free { index, .. } | Step::Implied { index, .. } => live.remove(&index),
-                Step::Inherited { .. } | Step::Unmatched { .. } => None,
-            };
-            if let Step::Resize { index, .. } | Step::Free { index, .. } | Step::Implied { index, .. } = *step
-                && index < first_index
-            {
-                old.map_or(0, |(site, _)| site + 1).put(&mut was);
-                old.iter().for_each(|(_, size)| size.put(&mut was));
-            }
-            let entry = match *step {
-                Step::Alloc { index, size, site, .. } => {
-                    mtrc.alloc(&mut plain, mtrc::Block { index, address: address(index), size }, &location);
-                    site.put(&mut sites);
-                    Entry::Malloc
-                }
-                Step::Resize { index, size, site, .. } => {
-                    mtrc.resize(&mut plain, mtrc::Block { index, address: address(index) + 8, size }, &location);
-                    site.put(&mut sites);
-                    Entry::Realloc
-                }
-                Step::Free { index, .. } => {
-                    mtrc.free(&mut plain, index, &location);
-                    Entry::Free
-                }
-                Step::Implied { index, .. } => {
-                    mtrc.free(&mut plain, index, &location);
-                    Entry::Implied
-                }
-                Step::Inherited { index, size, .. } => {
-                    mtrc.alloc(&mut plain, mtrc::Block { index, address: address(index), size }, &location);
-                    0u32.put(&mut sites);
-                    Entry::Inherited
-                }
-                Step::Unmatched { address, thread, tick } => {
-                    let position = events as u32;
-                    let entry = Entry::Free as u8;
-                    tape::Unmatched { position, address, thread, entry, tick: tick - first_tick }.put(&mut unmatched);
-                    continue;
-                }
-            };
-            if matches!(step, Step::Alloc { .. } | Step::Inherited { .. }) {
-                allocations += 1;
-                next_index += 1;
-            }
-            entries.push(entry as u8);
-            (step.tick() - last).put(&mut ticks);
-            last = step.tick();
-            events += 1;
+            columns.add(step, &mut writer, &mut live);
         }
-        let pack = |kind: u8, plain: &[u8]| {
-            let mut stored = Vec::new();
-            options.codec.pack(plain, 1, &mut stored).unwrap();
-            let codec = options.codec as u8;
-            Column { kind, codec, plain_length: plain.len() as u32, stored: tape::field::Text(stored) }
-        };
-        let mut columns = vec![
-            pack(tape::COLUMN_ENTRIES, &entries),
-            pack(tape::COLUMN_TICKS, &ticks),
-            pack(tape::COLUMN_SITES, &sites),
-        ];
-        if !unmatched.is_empty() {
-            columns.push(pack(tape::COLUMN_UNMATCHED, &unmatched));
-        }
-        if options.was {
-            columns.push(pack(tape::COLUMN_PREVIOUS, &was));
-        }
+        next_index += columns.allocations;
         let mut stored = Vec::new();
-        options.codec.pack(&plain, 1, &mut stored).unwrap();
-        let before = number * options.chunk_events.max(1);
+        options.codec.pack(&columns.plain, 1, &mut stored).unwrap();
+        let before = number * size;
         let most = truth.before[before..].iter().take(part.len() + 1).map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let chunk = tape::Chunk {
             number: number as u32 + 1,
@@ -328,20 +258,20 @@ pub(crate) fn files(steps: &[Step], options: &Options) -> Files {
             stored_offset: files.trace.len() as u64,
             stored_length: stored.len() as u64,
             plain_offset,
-            plain_length: plain.len() as u64,
+            plain_length: columns.plain.len() as u64,
             checksum: tape::codec::checksum(&stored),
-            events,
-            allocations,
-            first_index,
+            events: columns.events,
+            allocations: columns.allocations,
+            first_index: columns.first_index,
             first_tick,
             last_tick: part.last().unwrap().tick(),
             live_blocks: truth.before[before].0,
             live_bytes: truth.before[before].1,
             peak_bytes: most,
-            columns,
+            columns: columns.packed(options),
         };
         files.trace.extend_from_slice(&stored);
-        plain_offset += plain.len() as u64;
+        plain_offset += columns.plain.len() as u64;
         put(Record::Chunk(chunk), &mut files.tape);
         if options.summary_chunks > 0 && (number + 1).is_multiple_of(options.summary_chunks) {
             let so_far = self::truth(&steps[..before + part.len()]);
@@ -351,20 +281,8 @@ pub(crate) fn files(steps: &[Step], options: &Options) -> Files {
     for loss in &options.losses {
         put(Record::Loss(loss.clone()), &mut files.tape);
     }
-    let lost =
-        |thread: u32| options.losses.iter().filter(|loss| loss.thread == thread).map(|loss| loss.events).sum::<u64>();
-    let accounts = threads
-        .iter()
-        .map(|&thread| {
-            let own = |step: &&Step| {
-                step.thread() == thread && !matches!(step, Step::Implied { .. } | Step::Inherited { .. })
-            };
-            let recorded = steps.iter().filter(own).count() as u64;
-            tape::Account { thread, emitted: recorded + lost(thread), recorded, lost: lost(thread), sampled_out: 0 }
-        })
-        .collect();
     if options.ledger {
-        put(Record::Accounts(tape::Accounts { accounts }), &mut files.tape);
+        put(Record::Accounts(tape::Accounts { accounts: accounts(steps, options, &threads) }), &mut files.tape);
     }
     if options.summary {
         let summary = tape::Summary { totals: truth.totals.clone(), sites: truth.sites.clone() };
@@ -376,13 +294,116 @@ pub(crate) fn files(steps: &[Step], options: &Options) -> Files {
         put(Record::End(end), &mut files.tape);
         let mut end = Vec::new();
         if steps.is_empty() {
-            mtrc.header(&mut end);
+            writer.header(&mut end);
         }
-        mtrc.end(&mut end);
+        writer.end(&mut end);
         options.codec.pack(&end, 1, &mut files.trace).unwrap();
     }
     files.profile = profile(steps, &options.sites);
     files
+}
+
+/// The columns of one chunk, while its steps are added.
+#[derive(Default)]
+struct Columns {
+    /// Its part of the trace.
+    plain: Vec<u8>,
+    entries: Vec<u8>,
+    ticks: Vec<u8>,
+    sites: Vec<u8>,
+    unmatched: Vec<u8>,
+    was: Vec<u8>,
+    events: u64,
+    allocations: u64,
+    first_index: u64,
+    first_tick: u64,
+    last_tick: u64,
+}
+
+impl Columns {
+    /// `live` has the site and the size of own blocks, by their indices.
+    fn add(&mut self, step: &Step, mtrc: &mut mtrc::Writer, live: &mut HashMap<u64, (u32, u64)>) {
+        let location = Location::thread(step.thread().into());
+        let old = match *step {
+            Step::Alloc { index, size, site, .. } => live.insert(index, (site, size)),
+            Step::Resize { index, size, site, .. } => live.insert(index, (site, size)),
+            Step::Free { index, .. } | Step::Implied { index, .. } => live.remove(&index),
+            Step::Inherited { .. } | Step::Unmatched { .. } => None,
+        };
+        if let Step::Resize { index, .. } | Step::Free { index, .. } | Step::Implied { index, .. } = *step
+            && index < self.first_index
+        {
+            old.map_or(0, |(site, _)| site + 1).put(&mut self.was);
+            old.iter().for_each(|(_, size)| size.put(&mut self.was));
+        }
+        let entry = match *step {
+            Step::Alloc { index, size, site, .. } => {
+                mtrc.alloc(&mut self.plain, mtrc::Block { index, address: address(index), size }, &location);
+                site.put(&mut self.sites);
+                Entry::Malloc
+            }
+            Step::Resize { index, size, site, .. } => {
+                mtrc.resize(&mut self.plain, mtrc::Block { index, address: address(index) + 8, size }, &location);
+                site.put(&mut self.sites);
+                Entry::Realloc
+            }
+            Step::Free { index, .. } => {
+                mtrc.free(&mut self.plain, index, &location);
+                Entry::Free
+            }
+            Step::Implied { index, .. } => {
+                mtrc.free(&mut self.plain, index, &location);
+                Entry::Implied
+            }
+            Step::Inherited { index, size, .. } => {
+                mtrc.alloc(&mut self.plain, mtrc::Block { index, address: address(index), size }, &location);
+                0u32.put(&mut self.sites);
+                Entry::Inherited
+            }
+            Step::Unmatched { address, thread, tick } => {
+                let position = self.events as u32;
+                let entry = Entry::Free as u8;
+                tape::Unmatched { position, address, thread, entry, tick: tick - self.first_tick }
+                    .put(&mut self.unmatched);
+                return;
+            }
+        };
+        if matches!(step, Step::Alloc { .. } | Step::Inherited { .. }) {
+            self.allocations += 1;
+        }
+        self.entries.push(entry as u8);
+        (step.tick() - self.last_tick).put(&mut self.ticks);
+        self.last_tick = step.tick();
+        self.events += 1;
+    }
+
+    fn packed(&self, options: &Options) -> Vec<Column> {
+        let columns = [
+            (tape::COLUMN_ENTRIES, &self.entries, true),
+            (tape::COLUMN_TICKS, &self.ticks, true),
+            (tape::COLUMN_SITES, &self.sites, true),
+            (tape::COLUMN_UNMATCHED, &self.unmatched, !self.unmatched.is_empty()),
+            (tape::COLUMN_PREVIOUS, &self.was, options.was),
+        ];
+        let pack = |(kind, plain, _): (u8, &Vec<u8>, bool)| {
+            let mut stored = Vec::new();
+            options.codec.pack(plain, 1, &mut stored).unwrap();
+            let codec = options.codec as u8;
+            Column { kind, codec, plain_length: plain.len() as u32, stored: tape::field::Text(stored) }
+        };
+        columns.into_iter().filter(|column| column.2).map(pack).collect()
+    }
+}
+
+fn accounts(steps: &[Step], options: &Options, threads: &[u32]) -> Vec<tape::Account> {
+    let account = |&thread: &u32| {
+        let own =
+            |step: &&Step| step.thread() == thread && !matches!(step, Step::Implied { .. } | Step::Inherited { .. });
+        let recorded = steps.iter().filter(own).count() as u64;
+        let lost = options.losses.iter().filter(|loss| loss.thread == thread).map(|loss| loss.events).sum::<u64>();
+        tape::Account { thread, emitted: recorded + lost, recorded, lost, sampled_out: 0 }
+    };
+    threads.iter().map(account).collect()
 }
 
 fn profile(steps: &[Step], sites: &[tape::Site]) -> Vec<u8> {
