@@ -1,5 +1,7 @@
 use super::*;
+#[cfg(target_arch = "x86_64")]
 use crate::os::processor::moved;
+#[cfg(target_arch = "x86_64")]
 use families::Shape;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
