@@ -207,7 +207,7 @@ fn claim(area: &Area) -> Option<u32> {
             owner.tid.store(sys::tid(), Release);
             header.slots_used.0.fetch_max(index + 1, AcqRel);
             // This is a hint only. If the recorder frees a slot meanwhile, it lowers the hint
-            // again, and a lost update costs one scan.
+            // again. What an update that is lost hides is found by the search from slot 0.
             let _ = header.slot_hint.compare_exchange(hint, index + 1, Relaxed, Relaxed);
             return Some(index);
         }
