@@ -83,15 +83,18 @@ fn check_space(pid: u32) -> Result<(), AttachError> {
     let needed = kilobytes(&status, "RssAnon").unwrap_or(0) << 10;
     let free = std::fs::read_to_string("/proc/meminfo").ok();
     let free = free.and_then(|text| kilobytes(&text, "MemAvailable")).map_or(u64::MAX, |free| free << 10);
-    let left = free.min(cgroup::memory_left(pid).unwrap_or(u64::MAX));
-    if needed <= left {
-        return Ok(());
-    }
-    Err(AttachError::Unsuitable(format!(
-        "there is not enough memory to read a copy of it: it has {} MiB, {} MiB are left",
-        needed >> 20,
-        left >> 20
-    )))
+    space_problem(needed, free.min(cgroup::memory_left(pid).unwrap_or(u64::MAX))).map_or(Ok(()), Err)
+}
+
+/// Returns why a process with so much memory of its own is not copied where so much is left.
+fn space_problem(needed: u64, left: u64) -> Option<AttachError> {
+    (needed > left).then(|| {
+        AttachError::Unsuitable(format!(
+            "there is not enough memory to read a copy of it: it has {} MiB, {} MiB are left",
+            needed >> 20,
+            left >> 20
+        ))
+    })
 }
 
 /// A child that stands still. It is killed when this is dropped, and nothing is left of it.
@@ -184,6 +187,15 @@ mod tests {
     use super::*;
     use nix::errno::Errno;
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_copy_for_which_there_is_no_memory_is_refused() {
+        let problem = |needed, left| space_problem(needed, left).map(|error| error.to_string());
+        assert_eq!((problem(0, 0), problem(5, 5), problem(1, u64::MAX)), (None, None, None));
+        let said = problem(700 << 20, 300 << 20).expect("a refusal");
+        assert!(said.contains("it has 700 MiB, 300 MiB are left"), "{said}");
+        assert!(problem(6, 5).is_some());
+    }
 
     /// The copy has the memory of the moment at which it was made, ends with the call, and the process
     /// has neither a child nor a trace of it afterwards.
