@@ -147,6 +147,75 @@ fn recorded_until_read(folder: &Path, sessions: &str) -> (Command, std::path::Pa
     (command, dir)
 }
 
+/// Starts `attach` with options, and returns it with its messages once the program is hooked.
+fn attached(earlier: &Earlier, dir: &str, options: &[&str]) -> (Running, BufReader<std::process::ChildStderr>) {
+    let mut command = Command::new(test_env::command());
+    command.arg("attach").args(options).args(["-o", dir, &earlier.pid()]).stderr(Stdio::piped());
+    let mut attach = Running(command.spawn().expect("it starts"));
+    let mut messages = BufReader::new(attach.0.stderr.take().expect("its messages"));
+    let mut line = String::new();
+    messages.read_line(&mut line).expect("a line");
+    assert!(line.starts_with("attached to "), "{line}");
+    (attach, messages)
+}
+
+/// `attach` says that it could not read what its program has taken with it.
+#[test]
+fn an_attached_program_that_ended_before_has_no_references() {
+    let earlier = Earlier::start();
+    let folder = test_env::folder();
+    let dir = folder.path().join("r");
+    let text = dir.to_str().expect("a path").to_owned();
+    let (mut attach, mut messages) = attached(&earlier, &text, &["--references"]);
+    kill(Pid::from_raw(earlier.running.0.id().cast_signed()), Signal::SIGKILL).expect("it runs");
+    let mut said = String::new();
+    messages.read_to_string(&mut said).expect("its messages");
+    assert!(said.contains("which block holds which could not be read: it ended before"), "{said}");
+    assert_ne!(attach.0.wait().expect("it ends").code(), Some(0), "{said}");
+}
+
+#[test]
+fn an_attached_program_is_read_once_it_has_enough_memory() {
+    let mut earlier = Earlier::start();
+    let folder = test_env::folder();
+    let dir = folder.path().join("r");
+    let text = dir.to_str().expect("a path").to_owned();
+    let (mut attach, mut messages) = attached(&earlier, &text, &["--references-at", "1KiB"]);
+    let references = || {
+        let folders = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+        folders.map(|entry| entry.path().join("references.tape")).find(|path| path.exists())
+    };
+    assert!(references().is_none());
+    earlier.make_blocks();
+    until("they are read", || references().is_some());
+    kill(Pid::from_raw(attach.0.id().cast_signed()), Signal::SIGINT).expect("it runs");
+    let mut said = String::new();
+    messages.read_to_string(&mut said).expect("its messages");
+    assert!(attach.0.wait().expect("it ends").success(), "{said}");
+    let found = report(&[&text]);
+    assert!(found["at"]["time_ns"].as_u64().is_some_and(|at| at > 0), "{found:#}");
+    assert!(found["bytes"].as_u64().is_some_and(|bytes| bytes >= 1 << 10), "{found:#}");
+    earlier.make_blocks();
+}
+
+/// The recorder of `attach` answers, though the program does not know its socket.
+#[test]
+fn an_attached_program_is_read_while_it_runs() {
+    let mut earlier = Earlier::start();
+    let folder = test_env::folder();
+    let dir = folder.path().join("r");
+    let text = dir.to_str().expect("a path").to_owned();
+    let (mut attach, mut messages) = attached(&earlier, &text, &[]);
+    earlier.make_blocks();
+    assert_truth(&report(&["--live", &earlier.pid()]));
+    assert_truth(&report(&["--live", &text]));
+    kill(Pid::from_raw(attach.0.id().cast_signed()), Signal::SIGINT).expect("it runs");
+    let mut said = String::new();
+    messages.read_to_string(&mut said).expect("its messages");
+    assert!(attach.0.wait().expect("it ends").success(), "{said}");
+    earlier.make_blocks();
+}
+
 #[test]
 fn references_are_read_once_when_live_memory_passes_a_limit() {
     let folder = test_env::folder();

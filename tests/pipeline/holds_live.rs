@@ -4,12 +4,13 @@
 use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::wait::until;
-use heaptape_tests::{Daemon, Target};
+use heaptape_tests::{Daemon, Target, test_env};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{ChildStdout, Stdio};
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
 
 /// A program under a daemon, which has printed that it is ready.
 struct Live {
@@ -155,4 +156,86 @@ fn sampled_programs_are_refused() {
     assert!(refused.code() != 0 && refused.error().contains("sampled"), "{refused}");
     assert_eq!(live.end(), UNSEEN);
     daemon.stop();
+}
+
+/// Starts the program under `record`, and returns the pid of the program with it.
+fn recorded(dir: &Path, options: &[&str]) -> (Live, String) {
+    let program = Target::program("holds_while_it_runs.cpp").build();
+    let mut command = Command::new(test_env::command());
+    command.args(["record", "-q"]).args(options).arg("-o").arg(dir).arg("--").arg(program).arg("500");
+    let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut output = BufReader::new(running.0.stdout.take().expect("its output"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    assert_eq!(line, "ready\n");
+    let about = || std::fs::read_to_string(dir.join("recording.json")).unwrap_or_default();
+    let pid = || serde_json::from_str::<Value>(&about()).ok()?["images"][0]["pid"].as_u64();
+    until("it is listed", || pid().is_some());
+    (Live { running, output }, pid().expect("a pid").to_string())
+}
+
+fn holds_of(which: &str) -> Value {
+    let outcome = heaptape(["holds", "--json", "--top", "100", "--live", which]).success();
+    let answer: Value = serde_json::from_slice(&outcome.stdout).expect("JSON");
+    answer["processes"][0]["holds"].clone()
+}
+
+/// The recorder of one program answers as the daemon does, by pid and by folder, and its program
+/// notices nothing.
+#[test]
+fn a_program_under_record_says_who_holds_what_and_notices_nothing() {
+    let folder = test_env::folder();
+    let dir = folder.path().join("r");
+    let (live, pid) = recorded(&dir, &[]);
+    for _ in 0..3 {
+        assert_truth(&holds_of(&pid), 500);
+        assert_truth(&holds_of(dir.to_str().expect("a path")), 500);
+    }
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+    assert!(status.contains("TracerPid:\t0\n") && status.contains("SigBlk:\t0000000000000000\n"), "{status}");
+    let Live { mut running, mut output } = live;
+    drop(running.0.stdin.take());
+    let mut text = String::new();
+    output.read_to_string(&mut text).expect("its output");
+    assert_eq!(text, UNSEEN);
+    assert_eq!(running.0.wait().expect("it ends").code(), Some(0));
+    let over = heaptape(["holds", "--live", dir.to_str().expect("a path")]);
+    assert!(over.code() != 0 && over.error().contains("no process is recorded here now"), "{over}");
+}
+
+#[test]
+fn a_sampled_program_under_record_is_refused() {
+    let folder = test_env::folder();
+    let (live, pid) = recorded(&folder.path().join("r"), &["--sample", "4KiB"]);
+    let refused = heaptape(["holds", "--live", &pid]);
+    assert!(refused.code() != 0 && refused.error().contains("sampled"), "{refused}");
+    assert_eq!(live.end(), UNSEEN);
+}
+
+/// Who knows the socket and is another user gets no answer, and nothing is read.
+#[test]
+fn other_users_get_no_references() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let folder = test_env::folder();
+    let dir = folder.path().join("r");
+    let (live, pid) = recorded(&dir, &[]);
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("it runs");
+    let mut variables = environment.split(|byte| *byte == 0);
+    let socket = variables.find_map(|one| one.strip_prefix(b"HEAPTAPE_SOCKET=")).expect("the socket");
+    let socket = String::from_utf8_lossy(socket).into_owned();
+    // The message as the command sends it.
+    let ask = "import os, socket, struct, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+os.setuid(int(sys.argv[3]))
+s.connect(sys.argv[1])
+s.send(struct.pack('<4sHHII', b'HTPE', 8, 0, int(sys.argv[2]), 5).ljust(64, b'\\0'))
+print(len(s.recv(65536)) > 0)";
+    let answered = |uid: &str| {
+        let output = Command::new("python3").args(["-c", ask, &socket, &pid, uid]).output().expect("python runs");
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    };
+    assert_eq!((&*answered("65534"), &*answered("0")), ("False", "True"));
+    assert_eq!(live.end(), UNSEEN);
 }

@@ -25,7 +25,8 @@ pub(crate) struct Recordings {
     #[arg(value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// Recordings of the processes that the daemon serves now: those of this name (* and ? are
-    /// wildcards), pid or label. The daemon writes what it knows first
+    /// wildcards), pid or label. The daemon writes what it knows first. `holds` also takes the pid or
+    /// the folder of what `record` or `attach` records now
     #[arg(long, value_name = "NAME|PID|LABEL", conflicts_with = "paths")]
     live: Option<String>,
     /// Control socket of the daemon, for --live
@@ -85,14 +86,21 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// With `--live`, makes the daemon read which block holds which.
+    /// With `--live`, makes the recorder or the daemon read which block holds which.
     ///
     /// # Errors
-    /// When no daemon answers, or when it could not read it.
-    pub(crate) fn read_references(&self) -> anyhow::Result<()> {
-        match &self.recordings.live {
-            Some(which) => live::read_references(which, self.recordings.control.clone()),
-            None => Ok(()),
+    /// When nobody records the process, or when it could not be read.
+    pub(crate) fn read_references(&mut self) -> anyhow::Result<()> {
+        let Recordings { paths, live, control } = &mut self.recordings;
+        let Some(which) = live else { return Ok(()) };
+        let folder = if control.is_none() { live::ask_recorders(which)? } else { None };
+        match folder {
+            Some((folder, pid)) => {
+                (*paths, *live) = (vec![folder], None);
+                self.processes.process = self.processes.process.take().or(pid);
+                Ok(())
+            }
+            None => live::read_references(which, control.clone()),
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
-    let Args { of, lost, cycles, types, since, core, common } = args;
+    let Args { of, lost, cycles, types, since, core, mut common } = args;
     let options = Options { of, lost, cycles, by_type: types, since };
     common.read_references()?;
     let strict = common.strict();

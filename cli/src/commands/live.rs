@@ -4,6 +4,8 @@ use crate::control::Control;
 use anyhow::anyhow;
 use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_daemon::protocol::{Entry, Identity, Process, Request, Response, Which};
+use heaptape_formats::recording::{RECORDING, Recording};
+use heaptape_recorder::run::ReferencesAnswer;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -46,6 +48,36 @@ pub(super) fn read_references(which: &str, control: Option<PathBuf>) -> anyhow::
             _ => Ok(()),
         },
         [first, ..] => Err(anyhow!("which block holds which could not be read: {first}")),
+    }
+}
+
+/// Asks the recorders of `record` and `attach` for the references of a process, or of all of a recording in
+/// progress. Returns the folder, and the process if one was named; `None` if it is the daemon's to answer.
+///
+/// # Errors
+/// They could not be read of any process, or the recording has no recorder any more.
+pub(super) fn ask_recorders(which: &str) -> anyhow::Result<Option<(PathBuf, Option<String>)>> {
+    let failed = |why: String| anyhow!("which block holds which could not be read: {why}");
+    let path = Path::new(which);
+    if !path.join(RECORDING).is_file() {
+        let Some(answer) = which.parse().ok().and_then(ReferencesAnswer::ask) else { return Ok(None) };
+        return match answer.error {
+            Some(why) => Err(failed(why)),
+            None => Ok(Some((answer.dir, Some(which.to_owned())))),
+        };
+    }
+    let recording: Recording = serde_json::from_slice(&std::fs::read(path.join(RECORDING))?)?;
+    let folder = path.canonicalize()?;
+    let running = recording.processes.iter().filter(|process| process.exit.is_none());
+    let answers = running.filter_map(|process| ReferencesAnswer::ask(process.pid));
+    // The pid of a killed recorder's process may be another one's now.
+    let is_here = |answer: &ReferencesAnswer| answer.dir.canonicalize().is_ok_and(|dir| dir == folder);
+    let answers: Vec<_> = answers.filter(is_here).collect();
+    let mut errors: Vec<String> = answers.iter().filter_map(|answer| answer.error.clone()).collect();
+    match answers.len() - errors.len() {
+        0 if answers.is_empty() => Err(anyhow!("{which}: no process is recorded here now; read it without --live")),
+        0 => Err(failed(errors.swap_remove(0))),
+        _ => Ok(Some((path.to_owned(), None))),
     }
 }
 

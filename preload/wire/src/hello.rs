@@ -29,6 +29,10 @@ pub const ORIGIN_EXIT: u32 = 3;
 /// yet. Only a process whose header has [`crate::area::ANNOUNCE_REFERENCES`] sends it.
 pub const ORIGIN_BEFORE_EXIT: u32 = 4;
 
+/// The message is not a hello, and of no recorded process: a command asks for the references of the
+/// running process with this pid. Only the recorder's own user gets an answer.
+pub const ORIGIN_REFERENCES: u32 = 5;
+
 /// How long a process waits after [`ORIGIN_BEFORE_EXIT`], in milliseconds. It goes on at once if
 /// the recorder is gone.
 pub const REFERENCES_MS: u64 = 30_000;
@@ -269,8 +273,12 @@ impl Hello {
 
     /// Decodes a hello. Returns `None` for anything that is not a hello of this version.
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
-        Hello::decode_any(bytes)
-            .filter(|hello| !matches!(hello.origin, ORIGIN_NOTICE | ORIGIN_EXIT | ORIGIN_BEFORE_EXIT))
+        Hello::decode_any(bytes).filter(|hello| !matches!(hello.origin, ORIGIN_NOTICE..=ORIGIN_REFERENCES))
+    }
+
+    /// Returns of which process a message asks for the references: [`ORIGIN_REFERENCES`].
+    pub fn references(bytes: &[u8]) -> Option<u32> {
+        Hello::decode_any(bytes).filter(|hello| hello.origin == ORIGIN_REFERENCES).map(|hello| hello.pid)
     }
 
     /// Returns which end of its sender a message announces: [`ORIGIN_EXIT`] or
@@ -341,6 +349,9 @@ mod tests {
             assert_eq!((Hello::exit(&exit), Hello::exit(&exit[..63])), (Some(origin), None));
             assert_eq!((Hello::decode(&exit), Notice::decode(&exit)), (None, None));
         }
+        let asks = Hello { origin: ORIGIN_REFERENCES, ..hello }.encode();
+        assert_eq!((Hello::references(&asks), Hello::references(&asks[..63])), (Some(7), None));
+        assert_eq!((Hello::decode(&asks), Hello::exit(&asks), Hello::references(&hello.encode())), (None, None, None));
         let reply = Reply { status: 2, minor: 1, area_bytes: 1 << 33 };
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         let mut other = hello.encode();

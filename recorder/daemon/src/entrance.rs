@@ -261,6 +261,8 @@ fn run(mut listener: Listener, budget: Budget, outputs: &Outputs, mut stop_recei
                     tracing::debug!("process {pid} runs unrecorded: {}", why.text());
                 }
                 Incoming::Load(follow) => loader.follow(follow),
+                // That is asked at the control socket. Closed without an answer.
+                Incoming::References { .. } => {}
                 Incoming::Exit { pid, socket, .. } => {
                     let _ = pages.send(residency::Request::Exit { pid, socket });
                 }

@@ -36,8 +36,8 @@ use descendants::Descendants;
 use formats::recording::{Accounting, Exit, ProcessInfo, README, README_TEXT, RECORDING, Recording};
 use formats::tape::RESIDENCY_END;
 use newborn::Newborn;
-pub use references::take_references;
 use references::{AT_INTERVAL, Reading};
+pub use references::{Answer as ReferencesAnswer, take_references};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -270,6 +270,7 @@ impl Recorder {
                 }
                 Incoming::Load(follow) => self.loader.follow(follow),
                 Incoming::Exit { pid, is_before, socket } => self.about_to_exit(pid, is_before, socket),
+                Incoming::References { pid, uid, socket } => self.references_asked(pid, uid, socket),
             }
         }
         self.note_loaded();

@@ -150,6 +150,14 @@ pub enum Incoming {
     },
     /// A client requests that a static program is recorded, which it is about to start.
     Load(Follow),
+    /// A command of this user asks which block holds which in a process that runs.
+    References {
+        pid: u32,
+        /// User id of the command, from the kernel.
+        uid: u32,
+        /// The socket on which it waits for the answer.
+        socket: OwnedFd,
+    },
 }
 
 impl Request {
@@ -498,6 +506,9 @@ impl Connection {
         if let Some(origin) = Hello::exit(bytes) {
             let is_before = origin == ORIGIN_BEFORE_EXIT;
             return Some(Incoming::Exit { pid, is_before, socket: self.socket });
+        }
+        if let Some(pid) = Hello::references(bytes) {
+            return Some(Incoming::References { pid, uid, socket: self.socket });
         }
         let Some(hello) = Hello::decode(bytes) else {
             // The program did not cause this: its standard error does not show it.

@@ -65,8 +65,7 @@ impl SocketDir {
     /// TMPDIR, `/tmp`. For root, whose programs can change their user, directories that other users
     /// can traverse come first.
     pub(crate) fn make() -> Result<SocketDir, SocketDirError> {
-        let directories = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
-        let mut directories: Vec<PathBuf> = directories.chain([PathBuf::from("/tmp")]).collect();
+        let mut directories: Vec<PathBuf> = directories().collect();
         if nix::unistd::geteuid().is_root() {
             directories.sort_by_key(|directory| !is_traversable(directory));
         }
@@ -100,6 +99,29 @@ impl SocketDir {
     }
 }
 
+/// Returns the directories in which there may be a folder of a socket.
+fn directories() -> impl Iterator<Item = PathBuf> {
+    let named = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    named.chain([PathBuf::from("/tmp")])
+}
+
+/// Returns whether this is the name of a folder of a socket.
+fn is_name(name: &[u8]) -> bool {
+    let number = name.strip_prefix(PREFIX.as_bytes()).unwrap_or_default();
+    number.len() == 8 && number.iter().all(u8::is_ascii_hexdigit)
+}
+
+/// Returns the sockets of the recorders of this user, also of killed ones.
+pub(crate) fn own_sockets() -> Vec<PathBuf> {
+    let own = nix::unistd::geteuid().as_raw();
+    let entries = directories().filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
+    // A directory may hold thousands of files of others.
+    let folders = entries.filter(|entry| is_name(entry.file_name().as_bytes()));
+    let owned = folders.filter(|entry| entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == own));
+    let inside = owned.filter_map(|folder| std::fs::read_dir(folder.path()).ok()).flatten().flatten();
+    inside.map(|socket| socket.path()).collect()
+}
+
 const RANDOM: &str = "/dev/urandom";
 
 /// Returns random numbers for the names of the folder and the socket.
@@ -124,10 +146,8 @@ fn remove_stale(directory: &Path, own_folder: &Path) {
     const STARTING: Duration = Duration::from_secs(60);
     let own = nix::unistd::geteuid().as_raw();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let number = name.as_bytes().strip_prefix(PREFIX.as_bytes()).unwrap_or_default();
         // The folder may hold thousands of files of others.
-        if number.len() != 8 || !number.iter().all(u8::is_ascii_hexdigit) || entry.path() == own_folder {
+        if !is_name(entry.file_name().as_bytes()) || entry.path() == own_folder {
             continue;
         }
         let Ok(meta) = entry.metadata() else { continue };

@@ -2,6 +2,7 @@
 //! stand still meanwhile (`still`).
 
 mod living;
+mod requested;
 mod still;
 
 use super::Recorder;
@@ -15,6 +16,7 @@ use crate::session::traced_process::{Session, SessionId};
 use crossbeam_channel::{Sender, bounded};
 use formats::tape::RESIDENCY_EXIT;
 pub use living::take_references;
+pub use requested::Answer;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
