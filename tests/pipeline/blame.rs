@@ -163,7 +163,7 @@ fn growth_freed_at_exit_is_in_the_headline() {
     let script = directory.path().join("leak.js");
     let text = "const kept = new Map();\nfunction remember(at) { kept.set(at, Buffer.allocUnsafeSlow(4096 + at % 64)); }\n\
                 // Most of the run grows, however long the machine takes to start it.\n\
-                const start = process.uptime(), length = Math.max(0.3, 3 * start);\n\
+                const start = process.uptime(), length = Math.max(1, 5 * start);\n\
                 let at = 0;\nconst timer = setInterval(() => {\n\
                 const due = 6000 * Math.min(1, (process.uptime() - start) / length);\n\
                 while (at < due) remember(at++);\nif (at >= 6000) clearInterval(timer); }, 5);\n";
