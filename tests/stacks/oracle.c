@@ -92,6 +92,8 @@ static u64 samples, asked[ASKED], asked_count, maps_of, disagreements;
 static struct range { u64 start, end; } inner[COUNT + 1], own[COUNT];
 
 LOCAL u64 calls;
+// Also the one of a child of vfork, whose calls are those of the thread that waits for it.
+LOCAL u64 own_tid;
 // The last call of an operator: where its return address is, and that address.
 LOCAL u64 operator_slot, operator_from;
 LOCAL int busy;
@@ -125,7 +127,7 @@ static void begin(void) {
 
 static void in_child(void) {
   samples = asked_count = maps_of = disagreements = 0;
-  calls = 0;
+  calls = own_tid = 0;
   memset(before, 0, sizeof before);
   pthread_mutex_init(&lock, NULL);
   begin();
@@ -266,7 +268,6 @@ static void sample(const struct registers *at, u64 size, int count_before) {
     libunwind.flush(*libunwind.space, 0, 0);
     copy_maps();
   }
-  u64 tid = (u64)syscall(SYS_gettid);
   u64 count = by_libunwind(at, one);
   struct walk walk = {at->return_address, 0, other};
   _Unwind_Backtrace(step, &walk);
@@ -282,13 +283,13 @@ static void sample(const struct registers *at, u64 size, int count_before) {
     while (i < asked_count && asked[i] != place) i++;
     if (i == asked_count) {
       asked[asked_count++] = place;
-      ask(tid, question);
+      ask((u64)syscall(SYS_gettid), question);
     }
   }
   u64 *to = words;
   *to++ = MAGIC;
   *to++ = 0;
-  *to++ = tid;
+  *to++ = own_tid;
   *to++ = calls;
   *to++ = size;
   *to++ = at->return_address;
@@ -342,6 +343,7 @@ __attribute__((visibility("hidden"))) void oracle_note(struct registers *at, int
     operator_slot = slot;
     operator_from = from;
   }
+  if (!own_tid) own_tid = (u64)syscall(SYS_gettid);
   u64 call = calls++;
   u64 random = (call + 1) * 0x9e3779b97f4a7c15ull;
   // Rarer with time, so that the whole run has samples.
