@@ -208,6 +208,17 @@ impl Extents {
     }
 }
 
+/// Visits blocks in rounds, so that the nearest ones come first: what a visit adds is for the next round.
+pub(super) fn in_rounds(next: &mut Vec<u32>, mut visit: impl FnMut(u32, &mut Vec<u32>)) {
+    let mut now = Vec::new();
+    while !next.is_empty() {
+        std::mem::swap(&mut now, next);
+        for block in now.drain(..) {
+            visit(block, next);
+        }
+    }
+}
+
 impl Graph {
     /// Makes a graph of blocks. Returns the number of edges that were left out, too.
     #[cfg(test)]
@@ -321,19 +332,15 @@ impl Graph {
     }
 
     fn spread(&self, next: &mut Vec<u32>, seen: &mut [u64], is_sure: bool, visit: &mut impl FnMut(u32, Via, bool)) {
-        let mut now = Vec::new();
-        while !next.is_empty() {
-            std::mem::swap(&mut now, next);
-            for block in now.drain(..) {
-                let references = if is_sure { self.sure_references(block) } else { self.references(block) };
-                for reference in references {
-                    if set_bit(seen, reference.target) {
-                        visit(reference.target, Via::Block { block, word: reference.word() }, is_sure);
-                        next.push(reference.target);
-                    }
+        in_rounds(next, |block, next| {
+            let references = if is_sure { self.sure_references(block) } else { self.references(block) };
+            for reference in references {
+                if set_bit(seen, reference.target) {
+                    visit(reference.target, Via::Block { block, word: reference.word() }, is_sure);
+                    next.push(reference.target);
                 }
             }
-        }
+        });
     }
 
     fn kind(&self, root: &Root) -> u8 {

@@ -2,7 +2,7 @@
 //! dominators of single blocks: a list that a program enters at both ends retains all that is in
 //! it.
 
-use super::references::{Graph, NONE};
+use super::references::{Graph, NONE, in_rounds};
 
 /// Sets of blocks that one pass removes, each from a graph of its own.
 const AT_ONCE: usize = u32::BITS as usize - 1;
@@ -28,16 +28,12 @@ pub(crate) fn only_group(graph: &Graph, group_of: &[u32]) -> Vec<u32> {
     for (root, group) in graph.roots.iter().zip(group_of) {
         join(&mut only, root.target, *group, &mut next);
     }
-    let mut now = Vec::new();
-    while !next.is_empty() {
-        std::mem::swap(&mut now, &mut next);
-        for block in now.drain(..) {
-            let group = only[block as usize];
-            for reference in graph.sure_references(block) {
-                join(&mut only, reference.target, group, &mut next);
-            }
+    in_rounds(&mut next, |block, next| {
+        let group = only[block as usize];
+        for reference in graph.sure_references(block) {
+            join(&mut only, reference.target, group, next);
         }
-    }
+    });
     only.iter_mut().filter(|group| **group == SEVERAL).for_each(|group| *group = NONE);
     only
 }
@@ -85,16 +81,12 @@ fn held_without(graph: &Graph, set_of: impl Fn(u32) -> u32, first: usize) -> Vec
     for root in &graph.roots {
         join(&mut held, root.target, u32::MAX, &mut next);
     }
-    let mut now = Vec::new();
-    while !next.is_empty() {
-        std::mem::swap(&mut now, &mut next);
-        for block in now.drain(..) {
-            let without = held[block as usize];
-            for reference in graph.sure_references(block) {
-                join(&mut held, reference.target, without, &mut next);
-            }
+    in_rounds(&mut next, |block, next| {
+        let without = held[block as usize];
+        for reference in graph.sure_references(block) {
+            join(&mut held, reference.target, without, next);
         }
-    }
+    });
     held
 }
 
