@@ -89,6 +89,12 @@ fn blocks_and_their_holders_are_those_that_the_program_has() {
     let text = heaptape(["leaks", core]).success().text();
     assert!(text.contains("block of 72 bytes") && text.contains("lost: 2.81 KiB"), "{text}");
     assert!(text.contains("a core has no stacks and no times"), "{text}");
+    // What nothing holds comes first: a core tells no more of leaks.
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].contains(" live in the core, of ") && lines[0].contains("; 2.81 KiB lost"), "{text}");
+    let first = lines.iter().position(|line| line.starts_with("1. ")).expect("an entry");
+    assert!(lines[first + 1].contains("block of 72 bytes"), "{text}");
+    assert!(!text.contains("the recording"), "{text}");
 }
 
 #[test]

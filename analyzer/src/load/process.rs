@@ -200,6 +200,11 @@ impl Process {
         }
     }
 
+    /// Returns whether a core is all that is known of it.
+    pub(crate) const fn is_core_alone(&self) -> bool {
+        self.core.is_some() && matches!(self.events, Events::Imported { .. })
+    }
+
     /// Returns a process of which only the entry in `recording.json` can be read.
     pub fn empty(folder: &Path, about: &recording::ProcessInfo) -> Process {
         let mut missing =

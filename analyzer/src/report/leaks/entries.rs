@@ -106,6 +106,9 @@ pub(super) fn entries<'a>(totals: &[VerdictTotal<'a>], options: &Options, symbol
         }
     }
     let weight = |entry: &Entry| entry.bytes.max(entry.grown).saturating_mul(entry.largest().weight());
-    found.listed.sort_by_key(|entry| (std::cmp::Reverse(weight(entry)), entry.largest().site));
+    let lost = |entry: &Entry| entry.leaks.iter().map(|leak| leak.lost_in_core()).sum::<u64>();
+    found
+        .listed
+        .sort_by_key(|entry| (std::cmp::Reverse(lost(entry)), std::cmp::Reverse(weight(entry)), entry.largest().site));
     found
 }

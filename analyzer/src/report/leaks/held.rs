@@ -95,6 +95,14 @@ impl Held {
         }
     }
 
+    /// Returns how much nothing holds, as the end of a sentence about the blocks.
+    pub(super) fn unheld(&self) -> Option<String> {
+        let parts = [("lost", self.lost_bytes), ("in cycles that nothing else holds", self.cycle_bytes)];
+        let parts: Vec<String> =
+            parts.iter().filter(|part| part.1 > 0).map(|(name, amount)| format!("{} {name}", bytes(*amount))).collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+
     /// Returns all of it on one line.
     pub(super) fn text(&self) -> String {
         /// Roots that are named.

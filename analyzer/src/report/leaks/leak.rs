@@ -68,8 +68,16 @@ impl<'a> Leak<'a> {
     }
 
     /// Returns the key that sorts leaks, worst first.
-    pub(super) fn order(&self) -> (Reverse<u64>, u32) {
-        (Reverse(self.bytes.max(self.grown).saturating_mul(self.weight())), self.site)
+    pub(super) fn order(&self) -> (Reverse<u64>, Reverse<u64>, u32) {
+        let weight = self.bytes.max(self.grown).saturating_mul(self.weight());
+        (Reverse(self.lost_in_core()), Reverse(weight), self.site)
+    }
+
+    /// Returns the bytes that nothing holds, if a core is all that is known: nothing else in it tells a
+    /// leak.
+    pub(super) fn lost_in_core(&self) -> u64 {
+        let held = self.held.as_ref().filter(|_| self.process.is_core_alone());
+        held.map_or(0, |held| held.lost_bytes + held.cycle_bytes)
     }
 
     /// Returns the weight of a byte for the order of leaks.

@@ -121,7 +121,9 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
     let LeakReport { leaks, freed_at_exit, total, missing, .. } = found;
     let truncated = missing.iter().any(|(_, missing)| missing.contains(&Missing::NoEnd));
     let runs = missing.iter().any(|(process, _)| process.about.exit == Some(Exit::Running));
+    let is_core = missing.iter().all(|(process, _)| process.is_core_alone()) && !missing.is_empty();
     let when = match (truncated, runs) {
+        _ if is_core => "live in the core",
         (true, _) => "still live at the end of the truncated recording",
         (false, true) => "still live",
         (false, false) => "never freed",
@@ -131,9 +133,15 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
         0 => ("nothing leaked".to_owned(), String::new()),
         _ => (
             format!("{} in {} {when}", bytes(size), counted(blocks, "block")),
-            format!(", from {}", counted(stacks, "stack")),
+            match is_core {
+                true => format!(", of {}", counted(stacks, "size")),
+                false => format!(", from {}", counted(stacks, "stack")),
+            },
         ),
     };
+    if is_core && let Some(unheld) = Held::of_all(&leaks.iter().collect::<Vec<_>>()).and_then(|held| held.unheld()) {
+        return vec![format!("{never_freed}{more}; {unheld}")];
+    }
     let names = symbols.names();
     let mut clause = |before: String, leak: &Leak| {
         let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
@@ -367,6 +375,7 @@ fn one(
     }
     match &leak.evidence {
         Some(evidence) => explain(leak, evidence, screen),
+        None if leak.process.is_core_alone() => Ok(()),
         None => screen.line(&format!("    {}", without_evidence(leak.process, leak.site))),
     }
 }
