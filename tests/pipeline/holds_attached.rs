@@ -209,6 +209,13 @@ fn an_attached_program_is_read_while_it_runs() {
     earlier.make_blocks();
     assert_truth(&report(&["--live", &earlier.pid()]));
     assert_truth(&report(&["--live", &text]));
+    // Who asks meanwhile waits.
+    let ask = |_| {
+        let mut command = Command::new(test_env::command());
+        command.args(["holds", "--live", &text]).stdout(Stdio::null()).spawn().expect("it starts")
+    };
+    let asked: Vec<_> = (0..3).map(ask).collect();
+    asked.into_iter().for_each(|mut one| assert!(one.wait().expect("it ends").success()));
     kill(Pid::from_raw(attach.0.id().cast_signed()), Signal::SIGINT).expect("it runs");
     let mut said = String::new();
     messages.read_to_string(&mut said).expect("its messages");

@@ -6,9 +6,13 @@ use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_daemon::protocol::{Entry, Identity, Process, Request, Response, Which};
 use heaptape_formats::recording::{RECORDING, Recording};
 use heaptape_recorder::run::ReferencesAnswer;
+use heaptape_recorder::run::launch::has_recorder;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The recorder names a new process in the recording within a quarter of a second of its own time.
+const NAMED_LIMIT: Duration = Duration::from_secs(2);
 
 /// Makes the daemon write the processes of a name, pid or label. Returns their folders, of all
 /// segments.
@@ -66,19 +70,28 @@ pub(super) fn ask_recorders(which: &str) -> anyhow::Result<Option<(PathBuf, Opti
             None => Ok(Some((answer.dir, Some(which.to_owned())))),
         };
     }
-    let recording: Recording = serde_json::from_slice(&std::fs::read(path.join(RECORDING))?)?;
-    let folder = path.canonicalize()?;
-    let running = recording.processes.iter().filter(|process| process.exit.is_none());
-    let answers = running.filter_map(|process| ReferencesAnswer::ask(process.pid));
-    // The pid of a killed recorder's process may be another one's now.
-    let is_here = |answer: &ReferencesAnswer| answer.dir.canonicalize().is_ok_and(|dir| dir == folder);
-    let answers: Vec<_> = answers.filter(is_here).collect();
+    let until = Instant::now() + NAMED_LIMIT;
+    let mut answers = answers_of(path)?;
+    while answers.is_empty() && has_recorder(path) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+        answers = answers_of(path)?;
+    }
     let mut errors: Vec<String> = answers.iter().filter_map(|answer| answer.error.clone()).collect();
     match answers.len() - errors.len() {
         0 if answers.is_empty() => Err(anyhow!("{which}: no process is recorded here now; read it without --live")),
         0 => Err(failed(errors.swap_remove(0))),
         _ => Ok(Some((path.to_owned(), None))),
     }
+}
+
+/// Asks for the references of each process of a recording that has not ended.
+fn answers_of(path: &Path) -> anyhow::Result<Vec<ReferencesAnswer>> {
+    let recording: Recording = serde_json::from_slice(&std::fs::read(path.join(RECORDING))?)?;
+    let folder = path.canonicalize()?;
+    let running = recording.processes.iter().filter(|process| process.exit.is_none());
+    let answers = running.filter_map(|process| ReferencesAnswer::ask(process.pid));
+    // The pid of a killed recorder's process may be another one's now.
+    Ok(answers.filter(|answer| answer.dir.canonicalize().is_ok_and(|dir| dir == folder)).collect())
 }
 
 /// Returns all folders of a process: those of its flight recording, and those in epochs.

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::hello::{Hello, ORIGIN_REFERENCES};
 use wire::limits::ENV_SOCKET;
 
@@ -26,6 +26,8 @@ use wire::limits::ENV_SOCKET;
 const MAX_ANSWER: usize = 64 << 10;
 /// How long the command waits for the files to be written: a full disk may never take them.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
+/// How long it asks again while they are read for somebody else.
+const BUSY_LIMIT: Duration = Duration::from_secs(10);
 
 /// The answer of a recorder that records the process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,15 +36,25 @@ pub struct Answer {
     pub dir: PathBuf,
     /// Why the references could not be read, if they could not.
     pub error: Option<String>,
+    /// They are being read for somebody else.
+    is_busy: bool,
 }
 
 impl Answer {
     /// Asks the recorders of this user to read the references of a process. Returns `None` if none of
     /// them records it.
     pub fn ask(pid: u32) -> Option<Answer> {
-        let named = proc::variable(pid, &[ENV_SOCKET]).into_iter().flatten().map(PathBuf::from);
-        // An attached process does not have the variable.
-        named.chain(socket_dir::own_sockets()).find_map(|path| ask_at(&path, pid))
+        const PAUSE: Duration = Duration::from_millis(50);
+        let until = Instant::now() + BUSY_LIMIT;
+        loop {
+            let named = proc::variable(pid, &[ENV_SOCKET]).into_iter().flatten().map(PathBuf::from);
+            // An attached process does not have the variable.
+            let answer = named.chain(socket_dir::own_sockets()).find_map(|path| ask_at(&path, pid))?;
+            if !answer.is_busy || Instant::now() > until {
+                return Some(answer);
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
 }
 
@@ -67,12 +79,18 @@ impl Recorder {
     /// Reads the references of a process that runs on, beside us, if a command of our own user asks for
     /// them. Others, also recorded processes that have changed their user, get no answer.
     pub(in super::super) fn references_asked(&mut self, pid: u32, uid: u32, socket: OwnedFd) {
+        // The answer is for somebody who reads the recording: that has to name the process.
+        if self.dirty {
+            self.write_or_note();
+        }
         let running = self.running.iter().find(|running| running.session.process.pid == pid);
         let Some(running) = running.filter(|_| uid == geteuid().as_raw()) else { return };
-        let answer = Answer { dir: std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone()), error: None };
+        let dir = std::path::absolute(&self.dir).unwrap_or_else(|_| self.dir.clone());
+        let answer = Answer { dir, error: None, is_busy: false };
         self.readings.retain(|reading| !reading.is_finished());
         if !self.readings.is_empty() {
-            return reply(&socket, Answer { error: Some("they are being read already".into()), ..answer });
+            let error = Some("they are being read already".into());
+            return reply(&socket, Answer { error, is_busy: true, ..answer });
         }
         let (session, commands) = (Arc::clone(&running.session), self.stages.commands.clone());
         let reading = crash::spawn("reads references", move || {
