@@ -2,6 +2,7 @@
 //! they are known.
 
 use heaptape_tests::{Program, Target, is_full, same, target, test_env, torture};
+use nix::libc;
 
 /// Returns the number of lines of strace that are not of the program.
 fn system_calls(how: &str, pairs: &str) -> usize {
@@ -57,6 +58,23 @@ fn stacks_of_coroutines_forked_threads_and_split_stacks_are_complete() {
         let leak = leaks.iter().find(|leak| leak.bytes == 1709).expect("the block that was kept");
         let names = leak.functions();
         assert!(names.len() >= depth && names.contains(&outermost), "{how}: {names:?}");
+    }
+}
+
+/// What the handler has interrupted is the main thread's stack, of which nothing is known yet, and a
+/// filter kills for the question. `starts` installs it, so it is known.
+#[test]
+fn first_event_in_a_handler_on_an_alternate_stack_has_its_whole_stack() {
+    let (starts, program) = (target::c("starts"), target::c("handler_first"));
+    let number = libc::SYS_process_vm_readv.to_string();
+    let filtered = Program::new(&starts).args(["filter", "kill", &number]).arg(&program);
+    for program in [Program::new(&program), filtered] {
+        let recording = program.recorded().complete();
+        let leaks = recording.leaks();
+        let leak = leaks.iter().find(|leak| leak.bytes == 1709).expect("the block that was kept");
+        let names = leak.functions();
+        let own = |name: &&&str| ["allocates", "handles", "interrupted", "main"].contains(name);
+        assert_eq!(names.iter().filter(own).count(), 4, "{names:?}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The bounds of a thread's own stack.
 
-use super::pages::Pages;
+use super::pages::{PAGE, Pages, Stretch};
 use crate::sys::{self, Need};
 use crate::{arch, probe, session};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -27,6 +27,15 @@ pub(crate) fn note_reserved() {
     /// start. Without a limit the kernel maps from the other end.
     const MOST: u64 = 64 << 20;
     RESERVED.store(kernels_end().saturating_sub(sys::limit(libc::RLIMIT_STACK).min(MOST) as usize), Relaxed);
+}
+
+/// Returns the main thread's stack from `sp` on, if the calling thread is that one and `sp`, which was
+/// in use, is on it.
+pub(crate) fn main_stack_from(sp: u64) -> Option<Stretch> {
+    let (reserved, end) = (RESERVED.load(Relaxed) as u64, kernels_end() as u64);
+    let is_on_it = reserved != 0 && sp >= reserved && sp < end;
+    let low = sp & !(PAGE - 1);
+    (is_on_it && arch::thread_pointer() == MAIN_THREAD.load(Relaxed)).then_some(Stretch { low, end })
 }
 
 /// Returns an address above the first frame of the main thread, on its stack.

@@ -20,6 +20,7 @@
 use super::memory::Memory;
 use crate::arch::registers::ADDRESS_BITS;
 use crate::probe;
+use crate::stack::bounds::main_stack_from;
 use crate::stack::pages::{PAGE, Pages, Stretch};
 
 /// Another stack, for one walk.
@@ -67,8 +68,13 @@ impl Memory for OtherStack<'_> {
     const IS_OWN: bool = false;
 
     fn interrupted(&mut self, sp: u64, is_on_alternate_stack: bool) {
-        if is_on_alternate_stack && !self.is_own(sp) {
-            (self.is_guessed, self.last) = (true, Stretch { low: 0, end: 0 });
+        if !is_on_alternate_stack || self.is_own(sp) {
+            return;
+        }
+        // Before the thread's first event on its own stack, nothing of that is known.
+        match main_stack_from(sp) {
+            Some(own) => self.own = own,
+            None => (self.is_guessed, self.last) = (true, Stretch { low: 0, end: 0 }),
         }
     }
 
