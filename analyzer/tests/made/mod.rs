@@ -32,6 +32,17 @@ impl Step {
         }
     }
 
+    pub(crate) fn tick_mut(&mut self) -> &mut u64 {
+        match self {
+            Step::Alloc { tick, .. }
+            | Step::Resize { tick, .. }
+            | Step::Free { tick, .. }
+            | Step::Implied { tick, .. }
+            | Step::Inherited { tick, .. }
+            | Step::Unmatched { tick, .. } => tick,
+        }
+    }
+
     pub(crate) fn thread(&self) -> u32 {
         match self {
             Step::Alloc { thread, .. }
