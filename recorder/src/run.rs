@@ -9,4 +9,4 @@ pub(crate) mod recording_lock;
 pub mod running_process;
 pub(crate) mod survivor;
 
-pub use recorder::{KILLED, Outcome, Recorder, ReferencesAnswer, take_references};
+pub use recorder::{Answer, KILLED, Outcome, Question, Recorder, Silence, take_references};

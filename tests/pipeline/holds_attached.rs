@@ -13,13 +13,13 @@ use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 
 /// A program that makes its new blocks when it is told to.
-struct Earlier {
+pub(super) struct Earlier {
     running: Running,
     output: BufReader<ChildStdout>,
 }
 
 impl Earlier {
-    fn start() -> Earlier {
+    pub(super) fn start() -> Earlier {
         let mut command = Command::new(Target::program("holds_earlier.cpp").build());
         let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"));
         let output = BufReader::new(running.0.stdout.take().expect("its output"));
@@ -34,12 +34,12 @@ impl Earlier {
         assert_eq!(line.trim_end(), text);
     }
 
-    fn make_blocks(&mut self) {
+    pub(super) fn make_blocks(&mut self) {
         self.running.0.stdin.as_mut().expect("its input").write_all(b"go\n").expect("a line");
         self.says("done");
     }
 
-    fn pid(&self) -> String {
+    pub(super) fn pid(&self) -> String {
         self.running.0.id().to_string()
     }
 }

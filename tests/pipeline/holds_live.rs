@@ -13,8 +13,8 @@ use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 
 /// A program under a daemon, which has printed that it is ready.
-struct Live {
-    running: Running,
+pub(super) struct Live {
+    pub(super) running: Running,
     output: BufReader<ChildStdout>,
 }
 
@@ -36,7 +36,7 @@ impl Live {
     }
 
     /// Ends it by the end of its input, and returns what it has seen.
-    fn end(mut self) -> String {
+    pub(super) fn end(mut self) -> String {
         drop(self.running.0.stdin.take());
         let mut text = String::new();
         self.output.read_to_string(&mut text).expect("its output");
@@ -44,7 +44,7 @@ impl Live {
     }
 }
 
-const UNSEEN: &str = "forks 0 children 0 late 0 interrupted 0 left 0\n";
+pub(super) const UNSEEN: &str = "forks 0 children 0 late 0 interrupted 0 left 0\n";
 
 fn holds(daemon: &Daemon, name: &str) -> Value {
     let control = daemon.control();
@@ -64,7 +64,7 @@ fn held(report: &Value, function: &str) -> (u64, String) {
     (blocks, root.to_owned())
 }
 
-fn assert_truth(report: &Value, sessions: u64) {
+pub(super) fn assert_truth(report: &Value, sessions: u64) {
     assert_eq!(report["lacks"], "", "{report:#}");
     assert!(report["at"]["time_ns"].as_u64().is_some_and(|at| at > 0), "{report:#}");
     let (blocks, root) = held(report, "open_session");
@@ -159,7 +159,7 @@ fn sampled_programs_are_refused() {
 }
 
 /// Starts the program under `record`, and returns the pid of the program with it.
-fn recorded(dir: &Path, options: &[&str]) -> (Live, String) {
+pub(super) fn recorded(dir: &Path, options: &[&str]) -> (Live, String) {
     let program = Target::program("holds_while_it_runs.cpp").build();
     let mut command = Command::new(test_env::command());
     command.args(["record", "-q"]).args(options).arg("-o").arg(dir).arg("--").arg(program).arg("500");
@@ -174,7 +174,7 @@ fn recorded(dir: &Path, options: &[&str]) -> (Live, String) {
     (Live { running, output }, pid().expect("a pid").to_string())
 }
 
-fn holds_of(which: &str) -> Value {
+pub(super) fn holds_of(which: &str) -> Value {
     let outcome = heaptape(["holds", "--json", "--top", "100", "--live", which]).success();
     let answer: Value = serde_json::from_slice(&outcome.stdout).expect("JSON");
     answer["processes"][0]["holds"].clone()

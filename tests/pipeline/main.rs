@@ -51,6 +51,7 @@ mod github_action;
 mod hand_made_stacks;
 mod harm;
 mod holds;
+mod holds_asked;
 mod holds_attached;
 mod holds_live;
 mod hooks_each_function;

@@ -12,6 +12,8 @@ use heaptape_analyzer::report::{Error, Outcome, PointInTime, Query, Unanswerable
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use heaptape_analyzer::{Process, Recording};
+use heaptape_formats::recording::RAN_ALREADY;
+use heaptape_formats::tape::Origin;
 use serde::Serialize;
 use since::GrownRow;
 use std::collections::HashMap;
@@ -127,6 +129,9 @@ struct HoldsReport {
     /// What is held more than in the earlier recording, with `--since`.
     #[serde(skip_serializing_if = "Option::is_none")]
     grown: Option<Vec<GrownRow>>,
+    /// Since when its blocks are known, if that is not its start.
+    #[serde(skip)]
+    since: Option<&'static str>,
     #[serde(skip)]
     top: usize,
     #[serde(skip)]
@@ -280,10 +285,20 @@ fn report(
         held: held_rows,
         lost: rows,
         grown: None,
+        since: known_since(process),
         top,
         options: options.clone(),
         path: process.path.parent().unwrap_or(&process.path).display().to_string(),
     }))
+}
+
+/// Returns since when the blocks of a process are known, if that is not its start.
+fn known_since(process: &Process) -> Option<&'static str> {
+    if process.about.origin == Origin::Attach.name() {
+        return Some("since the attach");
+    }
+    let ran_already = process.about.unseen_mappings == RAN_ALREADY || process.about.began_unix_ns != 0;
+    ran_already.then_some("since the recording began")
 }
 
 /// Returns the blocks that the question is about; `None` for all.
@@ -407,6 +422,13 @@ impl HoldsReport {
     /// Returns the answer in one sentence.
     fn headline(&self) -> String {
         let when = self.at.as_ref().map_or("at the end".into(), PointInTime::text);
+        if self.blocks == 0 {
+            let then = match self.since {
+                Some(since) => format!(" that was allocated {since} is live {when}; blocks from before are not known"),
+                None => format!(" is live {when}"),
+            };
+            return format!("nothing{then}");
+        }
         let all = format!("{} live in {} {when}", bytes(self.bytes), counted(self.blocks, "block"));
         if !self.lacks.is_empty() {
             return format!(

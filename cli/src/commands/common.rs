@@ -10,6 +10,7 @@ use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
 use heaptape_formats::core_file::CoreFile;
 use heaptape_formats::quantity::{self, Size};
+use heaptape_recorder::run::Question;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -25,8 +26,8 @@ pub(crate) struct Recordings {
     #[arg(value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
     /// Recordings of the processes that the daemon serves now: those of this name (* and ? are
-    /// wildcards), pid or label. The daemon writes what it knows first. `holds` also takes the pid or
-    /// the folder of what `record` or `attach` records now
+    /// wildcards), pid or label. Also the pid or the folder of what `record` or `attach` records now.
+    /// What is known is written first
     #[arg(long, value_name = "NAME|PID|LABEL", conflicts_with = "paths")]
     live: Option<String>,
     /// Control socket of the daemon, for --live
@@ -35,13 +36,14 @@ pub(crate) struct Recordings {
 }
 
 impl Recordings {
-    /// Returns the folders and files. With `--live`, the daemon writes what it knows first.
+    /// Returns the folders and files. With `--live`, the recorder or the daemon writes what it knows
+    /// first.
     ///
     /// # Errors
-    /// No daemon answers, it serves no such process, or there is no recording here.
+    /// Nobody records such a process now, or there is no recording here.
     pub(crate) fn paths(self) -> anyhow::Result<Vec<PathBuf>> {
         match self.live {
-            Some(which) => live::folders(&which, self.control),
+            Some(which) => live::paths(&which, self.control, Question::Snapshot),
             None => newest::or_newest(self.paths),
         }
     }
@@ -92,16 +94,9 @@ impl Common {
     /// When nobody records the process, or when it could not be read.
     pub(crate) fn read_references(&mut self) -> anyhow::Result<()> {
         let Recordings { paths, live, control } = &mut self.recordings;
-        let Some(which) = live else { return Ok(()) };
-        let folder = if control.is_none() { live::ask_recorders(which)? } else { None };
-        match folder {
-            Some((folder, pid)) => {
-                (*paths, *live) = (vec![folder], None);
-                self.processes.process = self.processes.process.take().or(pid);
-                Ok(())
-            }
-            None => live::read_references(which, control.clone()),
-        }
+        let Some(which) = live.take() else { return Ok(()) };
+        *paths = live::paths(&which, control.take(), Question::References)?;
+        Ok(())
     }
 
     /// Returns whether no recording is named.

@@ -10,6 +10,7 @@ use heaptape_analyzer::export::{self, EXPORTERS, Measure, Options, Written};
 use heaptape_analyzer::unpack;
 use heaptape_compat::dcpi;
 use heaptape_formats::{Abi, Format, mtrc};
+use heaptape_recorder::run::Question;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -131,7 +132,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     let exporter = export::exporter(format).ok_or_else(|| anyhow!("unknown format '{format}'"))?;
     let options = args.how.options();
     let paths = match args.live {
-        Some(which) => live::folders(&which, args.control)?,
+        Some(which) => live::paths(&which, args.control, Question::Snapshot)?,
         None => newest::or_newest(args.paths)?,
     };
     if format == "svg" && paths.iter().all(|path| is_dcpi(path)) {

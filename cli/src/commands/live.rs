@@ -1,12 +1,13 @@
-//! The recordings of processes that the daemon serves now, for `--live` of the reports.
+//! The recordings of processes that run now, for `--live` of the reports: those of `record` and `attach`,
+//! and those that the daemon serves.
 
 use crate::control::Control;
 use anyhow::anyhow;
 use heaptape_analyzer::epochs::{self, EpochQuery};
 use heaptape_daemon::protocol::{Entry, Identity, Process, Request, Response, Which};
 use heaptape_formats::recording::{RECORDING, Recording};
-use heaptape_recorder::run::ReferencesAnswer;
 use heaptape_recorder::run::launch::has_recorder;
+use heaptape_recorder::run::{Answer, Question, Silence};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,12 +15,53 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The recorder names a new process in the recording within a quarter of a second of its own time.
 const NAMED_LIMIT: Duration = Duration::from_secs(2);
 
+/// Makes whoever records them write what is known of the processes of a name, pid, label or folder.
+/// Returns the folders to read.
+///
+/// # Errors
+/// Nobody records such a process now, its recorder does not answer, or the references could not be read.
+pub(super) fn paths(which: &str, control: Option<PathBuf>, question: Question) -> anyhow::Result<Vec<PathBuf>> {
+    let mut silent = None;
+    // Whoever names a daemon means that one.
+    if control.is_none() {
+        match ask_recorders(which, question) {
+            Ok(Some(folder)) => return Ok(vec![folder]),
+            Ok(None) => {}
+            // The daemon may still know the process.
+            Err(error) if error.is::<Silence>() => silent = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    let is_named = control.is_some();
+    let of_daemon = || {
+        if question == Question::References {
+            read_references(which, control.clone())?;
+        }
+        folders(which, control)
+    };
+    of_daemon().map_err(|error| silent.or_else(|| unreached(which).filter(|_| !is_named)).unwrap_or(error))
+}
+
+/// Returns what is said of a process with our library in it, or of one that may have it, if nobody who
+/// answers records it.
+fn unreached(which: &str) -> Option<anyhow::Error> {
+    let pid: u32 = which.parse().ok().filter(|pid| Path::new(&format!("/proc/{pid}")).exists())?;
+    match Answer::is_expected(pid) {
+        Some(false) => None,
+        Some(true) => Some(anyhow!(
+            "process {pid} is recorded, but not by this user: ask as the user of its recorder or as root, or read \
+             the recording without --live"
+        )),
+        None => Some(anyhow!("process {pid} is another user's: ask as that user, or as root")),
+    }
+}
+
 /// Makes the daemon write the processes of a name, pid or label. Returns their folders, of all
 /// segments.
 ///
 /// # Errors
 /// When no daemon answers, when it serves no such process, or when nothing of it is recorded.
-pub(super) fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
+fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
     let control = Control::at(control);
     let (state, chosen) = chosen(which, &control)?;
     let mut found = Vec::new();
@@ -43,7 +85,7 @@ pub(super) fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<V
 ///
 /// # Errors
 /// When no daemon answers, or when it could not read one of them.
-pub(super) fn read_references(which: &str, control: Option<PathBuf>) -> anyhow::Result<()> {
+fn read_references(which: &str, control: Option<PathBuf>) -> anyhow::Result<()> {
     let request = Request::Snapshot { which: Which(which.to_owned()), leaves_flights: true, references: true };
     let response = Control::at(control).ask(&request)?;
     match response.errors() {
@@ -55,43 +97,44 @@ pub(super) fn read_references(which: &str, control: Option<PathBuf>) -> anyhow::
     }
 }
 
-/// Asks the recorders of `record` and `attach` for the references of a process, or of all of a recording in
-/// progress. Returns the folder, and the process if one was named; `None` if it is the daemon's to answer.
+/// Asks the recorders of `record` and `attach` about a process, or about all of a recording in progress.
+/// Returns the folder of the process, or that of the recording; `None` if it is the daemon's to answer.
 ///
 /// # Errors
-/// They could not be read of any process, or the recording has no recorder any more.
-pub(super) fn ask_recorders(which: &str) -> anyhow::Result<Option<(PathBuf, Option<String>)>> {
+/// The references could not be read of any process, or the recording has no recorder that answers.
+fn ask_recorders(which: &str, question: Question) -> anyhow::Result<Option<PathBuf>> {
     let failed = |why: String| anyhow!("which block holds which could not be read: {why}");
     let path = Path::new(which);
     if !path.join(RECORDING).is_file() {
-        let Some(answer) = which.parse().ok().and_then(ReferencesAnswer::ask) else { return Ok(None) };
-        return match answer.error {
-            Some(why) => Err(failed(why)),
-            None => Ok(Some((answer.dir, Some(which.to_owned())))),
-        };
+        let Ok(pid) = which.parse() else { return Ok(None) };
+        let Some(answer) = Answer::ask(pid, question)? else { return Ok(None) };
+        return answer.error.map_or(Ok(Some(answer.folder)), |why| Err(failed(why)));
     }
     let until = Instant::now() + NAMED_LIMIT;
-    let mut answers = answers_of(path)?;
+    let mut answers = answers_of(path, question)?;
     while answers.is_empty() && has_recorder(path) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
-        answers = answers_of(path)?;
+        answers = answers_of(path, question)?;
     }
     let mut errors: Vec<String> = answers.iter().filter_map(|answer| answer.error.clone()).collect();
     match answers.len() - errors.len() {
         0 if answers.is_empty() => Err(anyhow!("{which}: no process is recorded here now; read it without --live")),
         0 => Err(failed(errors.swap_remove(0))),
-        _ => Ok(Some((path.to_owned(), None))),
+        _ => Ok(Some(path.to_owned())),
     }
 }
 
-/// Asks for the references of each process of a recording that has not ended.
-fn answers_of(path: &Path) -> anyhow::Result<Vec<ReferencesAnswer>> {
+/// Asks about each process of a recording that has not ended.
+fn answers_of(path: &Path, question: Question) -> anyhow::Result<Vec<Answer>> {
     let recording: Recording = serde_json::from_slice(&std::fs::read(path.join(RECORDING))?)?;
     let folder = path.canonicalize()?;
-    let running = recording.processes.iter().filter(|process| process.exit.is_none());
-    let answers = running.filter_map(|process| ReferencesAnswer::ask(process.pid));
+    let mut answers = Vec::new();
+    for process in recording.processes.iter().filter(|process| process.exit.is_none()) {
+        answers.extend(Answer::ask(process.pid, question)?);
+    }
     // The pid of a killed recorder's process may be another one's now.
-    Ok(answers.filter(|answer| answer.dir.canonicalize().is_ok_and(|dir| dir == folder)).collect())
+    answers.retain(|answer| answer.dir.canonicalize().is_ok_and(|dir| dir == folder));
+    Ok(answers)
 }
 
 /// Returns all folders of a process: those of its flight recording, and those in epochs.

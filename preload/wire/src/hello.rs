@@ -33,6 +33,9 @@ pub const ORIGIN_BEFORE_EXIT: u32 = 4;
 /// running process with this pid. Only the recorder's own user gets an answer.
 pub const ORIGIN_REFERENCES: u32 = 5;
 
+/// The same, of a command that only asks to write what is known of the process.
+pub const ORIGIN_SNAPSHOT: u32 = 6;
+
 /// How long a process waits after [`ORIGIN_BEFORE_EXIT`], in milliseconds. It goes on at once if
 /// the recorder is gone.
 pub const REFERENCES_MS: u64 = 30_000;
@@ -273,12 +276,15 @@ impl Hello {
 
     /// Decodes a hello. Returns `None` for anything that is not a hello of this version.
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
-        Hello::decode_any(bytes).filter(|hello| !matches!(hello.origin, ORIGIN_NOTICE..=ORIGIN_REFERENCES))
+        Hello::decode_any(bytes).filter(|hello| !matches!(hello.origin, ORIGIN_NOTICE..=ORIGIN_SNAPSHOT))
     }
 
-    /// Returns of which process a message asks for the references: [`ORIGIN_REFERENCES`].
-    pub fn references(bytes: &[u8]) -> Option<u32> {
-        Hello::decode_any(bytes).filter(|hello| hello.origin == ORIGIN_REFERENCES).map(|hello| hello.pid)
+    /// Returns about which process a command asks, and whether it asks for the references:
+    /// [`ORIGIN_REFERENCES`] or [`ORIGIN_SNAPSHOT`].
+    pub fn question(bytes: &[u8]) -> Option<(u32, bool)> {
+        let hello = Hello::decode_any(bytes)?;
+        let is_question = matches!(hello.origin, ORIGIN_REFERENCES | ORIGIN_SNAPSHOT);
+        is_question.then_some((hello.pid, hello.origin == ORIGIN_REFERENCES))
     }
 
     /// Returns which end of its sender a message announces: [`ORIGIN_EXIT`] or
@@ -349,9 +355,13 @@ mod tests {
             assert_eq!((Hello::exit(&exit), Hello::exit(&exit[..63])), (Some(origin), None));
             assert_eq!((Hello::decode(&exit), Notice::decode(&exit)), (None, None));
         }
-        let asks = Hello { origin: ORIGIN_REFERENCES, ..hello }.encode();
-        assert_eq!((Hello::references(&asks), Hello::references(&asks[..63])), (Some(7), None));
-        assert_eq!((Hello::decode(&asks), Hello::exit(&asks), Hello::references(&hello.encode())), (None, None, None));
+        for origin in [ORIGIN_REFERENCES, ORIGIN_SNAPSHOT] {
+            let asks = Hello { origin, ..hello }.encode();
+            let found = Some((7, origin == ORIGIN_REFERENCES));
+            assert_eq!((Hello::question(&asks), Hello::question(&asks[..63])), (found, None));
+            assert_eq!((Hello::decode(&asks), Hello::exit(&asks)), (None, None));
+        }
+        assert_eq!(Hello::question(&hello.encode()), None);
         let reply = Reply { status: 2, minor: 1, area_bytes: 1 << 33 };
         assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         let mut other = hello.encode();

@@ -262,7 +262,7 @@ fn run(mut listener: Listener, budget: Budget, outputs: &Outputs, mut stop_recei
                 }
                 Incoming::Load(follow) => loader.follow(follow),
                 // That is asked at the control socket. Closed without an answer.
-                Incoming::References { .. } => {}
+                Incoming::Question { .. } => {}
                 Incoming::Exit { pid, socket, .. } => {
                     let _ = pages.send(residency::Request::Exit { pid, socket });
                 }

@@ -37,7 +37,7 @@ use formats::recording::{Accounting, Exit, ProcessInfo, README, README_TEXT, REC
 use formats::tape::RESIDENCY_END;
 use newborn::Newborn;
 use references::{AT_INTERVAL, Reading};
-pub use references::{Answer as ReferencesAnswer, take_references};
+pub use references::{Answer, Question, Silence, take_references};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -270,7 +270,7 @@ impl Recorder {
                 }
                 Incoming::Load(follow) => self.loader.follow(follow),
                 Incoming::Exit { pid, is_before, socket } => self.about_to_exit(pid, is_before, socket),
-                Incoming::References { pid, uid, socket } => self.references_asked(pid, uid, socket),
+                Incoming::Question { pid, of_references, uid, socket } => self.asked(pid, of_references, uid, socket),
             }
         }
         self.note_loaded();

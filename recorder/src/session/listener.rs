@@ -150,9 +150,11 @@ pub enum Incoming {
     },
     /// A client requests that a static program is recorded, which it is about to start.
     Load(Follow),
-    /// A command of this user asks which block holds which in a process that runs.
-    References {
+    /// A command of this user asks to write what is known of a process that runs.
+    Question {
         pid: u32,
+        /// Whether it asks which block holds which, too.
+        of_references: bool,
         /// User id of the command, from the kernel.
         uid: u32,
         /// The socket on which it waits for the answer.
@@ -507,8 +509,8 @@ impl Connection {
             let is_before = origin == ORIGIN_BEFORE_EXIT;
             return Some(Incoming::Exit { pid, is_before, socket: self.socket });
         }
-        if let Some(pid) = Hello::references(bytes) {
-            return Some(Incoming::References { pid, uid, socket: self.socket });
+        if let Some((pid, of_references)) = Hello::question(bytes) {
+            return Some(Incoming::Question { pid, of_references, uid, socket: self.socket });
         }
         let Some(hello) = Hello::decode(bytes) else {
             // The program did not cause this: its standard error does not show it.

@@ -14,6 +14,7 @@
 //! named in the recording: see [`wire::board`].
 
 use crate::session::listener;
+use crate::target::proc;
 use nix::errno::Errno;
 use nix::sys::socket::SockType;
 use std::fs::{DirBuilder, File};
@@ -99,9 +100,12 @@ impl SocketDir {
     }
 }
 
+/// The variables that name a directory for the folder of a socket.
+const VARIABLES: [&str; 2] = ["XDG_RUNTIME_DIR", "TMPDIR"];
+
 /// Returns the directories in which there may be a folder of a socket.
 fn directories() -> impl Iterator<Item = PathBuf> {
-    let named = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let named = VARIABLES.into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     named.chain([PathBuf::from("/tmp")])
 }
 
@@ -111,13 +115,19 @@ fn is_name(name: &[u8]) -> bool {
     number.len() == 8 && number.iter().all(u8::is_ascii_hexdigit)
 }
 
-/// Returns the sockets of the recorders of this user, also of killed ones.
-pub(crate) fn own_sockets() -> Vec<PathBuf> {
-    let own = nix::unistd::geteuid().as_raw();
-    let entries = directories().filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
+/// Returns the sockets of the recorders of these users, also of killed ones. A recorder may have
+/// started with another `TMPDIR` than ours: so its environment counts, too.
+pub(crate) fn sockets_of(users: &[u32]) -> Vec<PathBuf> {
+    let recorders = proc::with_name(b"heaptape");
+    let recorders = recorders.into_iter().filter(|pid| proc::owner(*pid).is_some_and(|user| users.contains(&user)));
+    let theirs = recorders.flat_map(|pid| proc::variable(pid, &VARIABLES)).flatten().map(PathBuf::from);
+    let mut all: Vec<PathBuf> = directories().chain(theirs).collect();
+    all.sort_unstable();
+    all.dedup();
+    let entries = all.into_iter().filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
     // A directory may hold thousands of files of others.
     let folders = entries.filter(|entry| is_name(entry.file_name().as_bytes()));
-    let owned = folders.filter(|entry| entry.metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == own));
+    let owned = folders.filter(|entry| entry.metadata().is_ok_and(|meta| meta.is_dir() && users.contains(&meta.uid())));
     let inside = owned.filter_map(|folder| std::fs::read_dir(folder.path()).ok()).flatten().flatten();
     inside.map(|socket| socket.path()).collect()
 }

@@ -1,6 +1,7 @@
 //! Reads the references of a process that waits at its end, in threads of our own. Its other threads
 //! stand still meanwhile (`still`).
 
+mod ask;
 mod living;
 mod requested;
 mod still;
@@ -13,10 +14,10 @@ use crate::pipeline::drain::Command;
 use crate::pipeline::residency;
 use crate::references::{Snapshot, take};
 use crate::session::traced_process::{Session, SessionId};
+pub use ask::{Answer, Question, Silence};
 use crossbeam_channel::{Sender, bounded};
 use formats::tape::RESIDENCY_EXIT;
 pub use living::take_references;
-pub use requested::Answer;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
