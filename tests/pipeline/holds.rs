@@ -276,6 +276,13 @@ fn leaks_say_who_holds_their_blocks() {
     for line in ["held by global kept: ", "lost: ", "in cycles that nothing else holds: "] {
         assert!(text.contains(line), "{line}: {text}");
     }
+    // What nothing holds is listed and named first, though it does not grow.
+    let text = recording.heaptape(&["leaks"]).success().text();
+    let head: Vec<&str> = text.lines().take_while(|line| !line.starts_with("1. ")).collect();
+    let head = head.join("\n");
+    assert!(head.contains(" lost, ") && head.contains(" in cycles that nothing else holds: "), "{text}");
+    assert!(text.contains("lose holds_cache.cpp:") && text.contains("make_cycle"), "{text}");
+    assert!(!text.contains("held by global kept"), "{text}");
     // Without references nothing is said.
     let plain = Program::new(Target::program("holds_cache.cpp").build()).arg("10").recorded().success();
     let output = plain.heaptape(&["leaks", "--json"]).success();

@@ -58,9 +58,11 @@ impl<'a> Entry<'a> {
     }
 
     /// Returns whether the entry is listed only on demand: it is not a leak by its verdict, or it
-    /// was freed at exit and is small.
+    /// was freed at exit and is small. What nothing holds is a leak, whatever it did before.
     fn is_hidden(&self, is_harmless: bool) -> bool {
-        is_harmless || (self.verdict() == Verdict::FreedAtExit && self.grown < FLOOR_BYTES)
+        let unheld = self.leaks.iter().map(|leak| leak.unheld_bytes()).fold(0, u64::saturating_add);
+        let is_unheld = unheld >= FLOOR_BYTES || (unheld > 0 && unheld >= self.bytes / 2);
+        !is_unheld && (is_harmless || (self.verdict() == Verdict::FreedAtExit && self.grown < FLOOR_BYTES))
     }
 }
 

@@ -82,7 +82,7 @@ impl Held {
     /// half of it is not the holder, and less than a tenth is not worth a name there.
     pub(super) fn most(&self) -> Option<String> {
         let all = self.by.iter().map(|holder| holder.bytes).sum::<u64>() + self.lost_bytes + self.cycle_bytes;
-        let most = self.by.first().filter(|most| most.bytes >= self.lost_bytes.max(self.cycle_bytes));
+        let most = self.by.first().filter(|_| !self.is_mostly_unheld());
         match most {
             Some(most) if 10 * most.bytes < all => Some(format!("held by {}", counted(self.by.len() as u64, "root"))),
             Some(most) if 2 * most.bytes < all => {
@@ -93,6 +93,15 @@ impl Held {
             None if self.lost_bytes > 0 => Some("lost".into()),
             None => None,
         }
+    }
+
+    /// Returns whether [`Held::most`] says that nothing holds it.
+    pub(super) fn is_mostly_unheld(&self) -> bool {
+        self.by.first().is_none_or(|most| most.bytes < self.lost_bytes.max(self.cycle_bytes))
+    }
+
+    pub(super) const fn unheld_bytes(&self) -> u64 {
+        self.lost_bytes.saturating_add(self.cycle_bytes)
     }
 
     /// Returns how much nothing holds, as the end of a sentence about the blocks.

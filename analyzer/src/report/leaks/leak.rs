@@ -73,11 +73,15 @@ impl<'a> Leak<'a> {
         (Reverse(self.lost_in_core()), Reverse(weight), self.site)
     }
 
+    /// Returns the bytes that nothing holds, as far as that is known.
+    pub(super) fn unheld_bytes(&self) -> u64 {
+        self.held.as_ref().map_or(0, Held::unheld_bytes)
+    }
+
     /// Returns the bytes that nothing holds, if a core is all that is known: nothing else in it tells a
     /// leak.
     pub(super) fn lost_in_core(&self) -> u64 {
-        let held = self.held.as_ref().filter(|_| self.process.is_core_alone());
-        held.map_or(0, |held| held.lost_bytes + held.cycle_bytes)
+        if self.process.is_core_alone() { self.unheld_bytes() } else { 0 }
     }
 
     /// Returns the weight of a byte for the order of leaks.

@@ -139,15 +139,18 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
             },
         ),
     };
-    if is_core && let Some(unheld) = Held::of_all(&leaks.iter().collect::<Vec<_>>()).and_then(|held| held.unheld()) {
+    let held = Held::of_all(&leaks.iter().collect::<Vec<_>>()).unwrap_or_default();
+    if is_core && let Some(unheld) = held.unheld() {
         return vec![format!("{never_freed}{more}; {unheld}")];
     }
     let names = symbols.names();
     let mut clause = |before: String, leak: &Leak| {
         let call_site = call_site(symbols, leak.process.stacks(), leak.site, 1);
         let less = leak.is_probable.then_some(totals::PROBABLE);
-        let held = Held::in_processes(leak, leaks, symbols).and_then(|held| held.most());
-        Clause { before, less, blamed: call_site_line(&call_site, &leak.lines, names), held }
+        let held = Held::in_processes(leak, leaks, symbols);
+        let blamed = call_site_line(&call_site, &leak.lines, names);
+        let unheld_bytes = held.as_ref().filter(|held| held.is_mostly_unheld()).map_or(0, Held::unheld_bytes);
+        Clause { before, less, blamed, held: held.and_then(|held| held.most()), unheld_bytes }
     };
     let worst = leaks.first().filter(|leak| leak.verdict <= Verdict::Slow || leak.is_probable);
     let worst = worst.map(|worst| clause(worst.verdict_name().into(), worst));
@@ -155,16 +158,22 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
     let grown = freed_at_exit.first().filter(|_| total.grown_bytes >= least).map(|worst| {
         clause(format!("{} grew through the run and were freed only at exit", bytes(total.grown_bytes)), worst)
     });
+    // What nothing holds, unless that was said of the worst one.
+    let said = worst.as_ref().map_or(0, |worst| worst.unheld_bytes);
+    let unheld = held.unheld().filter(|_| held.unheld_bytes() > said).and_then(|unheld| {
+        let most = leaks.iter().max_by_key(|leak| leak.unheld_bytes())?;
+        Some(Clause { held: None, ..clause(unheld, most) })
+    });
     // What was freed only at exit outweighs little that grows slowly, or nothing.
     let is_minor = |leak: &Leak| leak.verdict > Verdict::Slow && !leak.is_probable;
     let is_slow = |leak: &Leak| leak.verdict == Verdict::Slow && leak.bytes < total.grown_bytes;
     match grown {
         Some(grown) if leaks.first().is_none_or(|leak| is_minor(leak) || is_slow(leak)) => {
-            let mut lines = with_clauses(never_freed, &more, worst, None, names);
+            let mut lines = with_clauses(never_freed, &more, worst, [unheld, None], names);
             lines.insert(0, grown.text(names, HEADLINE));
             lines
         }
-        grown => with_clauses(never_freed, &more, worst, grown, names),
+        grown => with_clauses(never_freed, &more, worst, [unheld, grown], names),
     }
 }
 
@@ -172,6 +181,7 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
 const HEADLINE: usize = 100;
 
 /// A part of the first line that blames a function.
+#[derive(Default)]
 struct Clause {
     before: String,
     /// What may replace `before` where there is little room.
@@ -179,6 +189,8 @@ struct Clause {
     blamed: String,
     /// Who holds it; left out where there is no room.
     held: Option<String>,
+    /// The bytes of it that nothing holds, if that is what `held` says.
+    unheld_bytes: u64,
 }
 
 impl Clause {
@@ -204,7 +216,7 @@ fn with_clauses(
     first: String,
     more: &str,
     worst: Option<Clause>,
-    grown: Option<Clause>,
+    others: [Option<Clause>; 2],
     names: NameLength,
 ) -> Vec<String> {
     let fits = |text: &str| names == NameLength::Full || text.chars().count() <= HEADLINE;
@@ -213,8 +225,8 @@ fn with_clauses(
         let whole = format!("{first}{more}; {}", worst.text(names, usize::MAX));
         let room = HEADLINE.saturating_sub(first.chars().count() + 2);
         let short = format!("{first}; {}", worst.text(names, room));
-        let less =
-            worst.less.map(|less| Clause { before: less.into(), less: None, blamed: worst.blamed.clone(), held: None });
+        let blamed = || worst.blamed.clone();
+        let less = worst.less.map(|less| Clause { before: less.into(), blamed: blamed(), ..Clause::default() });
         let less = less.map(|less| format!("{first}; {}", less.text(names, room)));
         match less {
             _ if fits(&whole) => lines = vec![whole],
@@ -223,12 +235,12 @@ fn with_clauses(
             _ => lines.push(worst.text(names, HEADLINE)),
         }
     }
-    if let Some(grown) = grown {
+    for other in others.into_iter().flatten() {
         let last = lines.len() - 1;
-        let whole = format!("{}; {}", lines[last], grown.text(names, usize::MAX));
+        let whole = format!("{}; {}", lines[last], other.text(names, usize::MAX));
         match fits(&whole) {
             true => lines[last] = whole,
-            false => lines.push(grown.text(names, HEADLINE)),
+            false => lines.push(other.text(names, HEADLINE)),
         }
     }
     lines
@@ -510,9 +522,15 @@ mod tests {
     #[test]
     fn the_first_line_blames_and_stays_short() {
         let clause =
-            |blamed: &str| Some(Clause { before: "growing".into(), less: None, blamed: blamed.into(), held: None });
+            |blamed: &str| Some(Clause { before: "growing".into(), blamed: blamed.into(), ..Clause::default() });
         let lines = |worst: Option<Clause>, grown: Option<Clause>| {
-            with_clauses("1.00 MiB in 9 blocks never freed".into(), ", from 3 stacks", worst, grown, NameLength::Short)
+            with_clauses(
+                "1.00 MiB in 9 blocks never freed".into(),
+                ", from 3 stacks",
+                worst,
+                [None, grown],
+                NameLength::Short,
+            )
         };
         let first = "1.00 MiB in 9 blocks never freed";
         assert_eq!(lines(None, None), [format!("{first}, from 3 stacks")]);
@@ -531,7 +549,7 @@ mod tests {
             [format!("{first}; growing: {shown}"), format!("growing: {longer}")]
         );
         let long_words =
-            Clause { before: "w".repeat(40), less: Some("probably growing"), blamed: long.into(), held: None };
+            Clause { before: "w".repeat(40), less: Some("probably growing"), blamed: long.into(), ..Clause::default() };
         let shown = "shop::warehouse::invent…::insert_all table.h:1,2";
         assert_eq!(lines(Some(long_words), None), [format!("{first}; probably growing: {shown}")]);
         // Who holds it stands there where it fits.
