@@ -12,12 +12,13 @@ use crate::references::Memory;
 use crate::{Cursor, Error, Format, Kind, Result, regular};
 use layout::{
     AUXILIARY, FILE, HEADER_BYTES, MACHINE_X86_64, MAX_FILES, MAX_NOTES, MAX_SEGMENTS, MAX_THREADS, NOTE_SEGMENT,
-    PROCESS, PROGRAM_NAME, REGISTERS_AT, SEGMENT_BYTES, SIGNAL, STATUS, TYPE_CORE, VDSO,
+    OTHER_MACHINES, PROCESS, PROGRAM_NAME, REGISTERS_AT, SEGMENT_BYTES, SIGNAL, STATUS, TYPE_CORE, VDSO,
 };
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 /// Names of the general registers, in the order of [`Thread::registers`].
 pub const REGISTER_NAMES: [&str; 27] = [
@@ -53,6 +54,15 @@ pub struct Signal {
     pub address: Option<u64>,
 }
 
+impl Signal {
+    /// Returns whether it ends a process with a core (signal(7)). A core of `gcore` has another one, the
+    /// SIGSTOP by which gdb held the process, or none.
+    pub const fn is_crash(self) -> bool {
+        // SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGXCPU, SIGXFSZ, SIGSYS.
+        matches!(self.number, 3..=8 | 11 | 24 | 25 | 31)
+    }
+}
+
 /// A range of memory that is the content of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MappedFile {
@@ -83,6 +93,13 @@ pub struct Segment {
     pub access: u8,
 }
 
+impl Segment {
+    /// Returns whether the process could write it.
+    pub const fn is_writable(&self) -> bool {
+        self.access & 2 != 0
+    }
+}
+
 /// A core file.
 #[derive(Debug)]
 pub struct CoreFile {
@@ -99,8 +116,10 @@ pub struct CoreFile {
     stack_end: u64,
     /// Its threads, the one that crashed first.
     pub threads: Vec<Thread>,
-    /// Why it ended; `None` for the core of a process that ran on.
+    /// Why it ended, or what it last stopped for.
     pub signal: Option<Signal>,
+    /// When the file was last written, in nanoseconds since 1970; 0 if that is not known.
+    pub written_unix_ns: u64,
     /// Which files were mapped where.
     pub files: Vec<MappedFile>,
     /// Its memory, in ascending order.
@@ -128,11 +147,38 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
 
 /// Judges a prefix of a file.
 pub(crate) fn sniff(bytes: &[u8]) -> Match {
-    const ELF: &[u8] = b"\x7fELF\x02\x01";
-    match begins_with(bytes, ELF) {
+    // Those of other machines are recognized too: the reader says whose they are.
+    match begins_with(bytes, b"\x7fELF") {
         Match::Yes if bytes.len() < 18 => Match::NeedMore,
-        Match::Yes if number::<2>(bytes, 16) != TYPE_CORE => Match::No,
+        Match::Yes if ![TYPE_CORE, TYPE_CORE << 8].contains(&number::<2>(bytes, 16)) => Match::No,
         found => found,
+    }
+}
+
+/// Checks that a header is that of a core of x86-64.
+fn check_header(header: &[u8]) -> Result<()> {
+    let is_big = header.get(5) == Some(&2);
+    let number_at = |at: usize| match is_big {
+        true => number::<2>(header, at).swap_bytes() >> 48,
+        false => number::<2>(header, at),
+    };
+    if !header.starts_with(b"\x7fELF") || number_at(16) != TYPE_CORE {
+        return Err(error(0, "header", Kind::Magic));
+    }
+    let of = |what: &str| Kind::Text(format!("it is the core of {what}: only those of x86-64 can be read"));
+    let machine = number_at(18);
+    if let Some((_, name)) = OTHER_MACHINES.iter().find(|(other, _)| *other == machine) {
+        return Err(error(18, "machine", of(&format!("a process of {name}"))));
+    }
+    if header.get(4) == Some(&1) {
+        return Err(error(4, "class", of("a 32-bit process")));
+    }
+    if machine != MACHINE_X86_64 || is_big {
+        return Err(error(18, "machine", of(&format!("a process of another machine ({machine}, elf(5))"))));
+    }
+    match header.get(4..6) {
+        Some([2, 1]) => Ok(()),
+        _ => Err(error(4, "class", Kind::Magic)),
     }
 }
 
@@ -143,16 +189,11 @@ impl CoreFile {
     /// The file cannot be read, is none of x86-64, or was cut before its notes.
     pub fn open(path: &Path) -> Result<CoreFile> {
         let file = regular::open(path).map_err(|why| error(0, "file", Kind::Text(why.to_string())))?;
-        let length = file.metadata().map_or(0, |about| about.len());
+        let about = file.metadata().ok();
+        let length = about.as_ref().map_or(0, std::fs::Metadata::len);
+        let written = about.and_then(|about| about.modified().ok()?.duration_since(UNIX_EPOCH).ok());
         let header = bytes_at(&file, 0, HEADER_BYTES, "header")?;
-        // 64 bits, little-endian.
-        if !header.starts_with(b"\x7fELF\x02\x01") || number::<2>(&header, 16) != TYPE_CORE {
-            return Err(error(0, "header", Kind::Magic));
-        }
-        let machine = number::<2>(&header, 18);
-        if machine != MACHINE_X86_64 {
-            return Err(error(18, "machine", Kind::Bad(machine, "cores of x86-64 (62) are read")));
-        }
+        check_header(&header)?;
         let (at, mut count) = (number::<8>(&header, 32), number::<2>(&header, 56));
         if count == 0xffff {
             // There are more than fit: the first section has the number, see elf(5).
@@ -172,9 +213,12 @@ impl CoreFile {
             stack_end: 0,
             threads: Vec::new(),
             signal: None,
+            written_unix_ns: written.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
             files: Vec::new(),
             segments: Vec::new(),
         };
+        // Any number of segments may be about the same bytes.
+        let mut notes_left = MAX_NOTES;
         for entry in table.chunks_exact(SEGMENT_BYTES) {
             let (offset, start) = (number::<8>(entry, 8), number::<8>(entry, 16));
             let (stored, size) = (number::<8>(entry, 32), number::<8>(entry, 40));
@@ -185,7 +229,8 @@ impl CoreFile {
                     let (cut, access) = (written - stored, number::<4>(entry, 4) as u8 & 7);
                     core.segments.push(Segment { start, length: size, offset, stored, cut, access });
                 }
-                NOTE_SEGMENT if stored <= MAX_NOTES => {
+                NOTE_SEGMENT if stored <= notes_left => {
+                    notes_left -= stored;
                     let notes = bytes_at(&core.file, offset, stored as usize, "notes")?;
                     core.add_notes(&notes, offset)?;
                 }
@@ -266,6 +311,13 @@ impl Memory for CoreFile {
             }
         }
         read.min(out.len() as u64)
+    }
+
+    fn next_there(&self, at: u64) -> Option<u64> {
+        let first = self.segments.partition_point(|segment| segment.start <= at).saturating_sub(1);
+        let rest = self.segments[first..].iter();
+        let mut there = rest.filter(|segment| segment.start.saturating_add(segment.stored) > at);
+        there.next().map(|segment| segment.start.max(at))
     }
 }
 
@@ -379,11 +431,52 @@ mod tests {
         assert!(core.word(0x1009).is_none() && core.segment(0x1fff).is_some() && core.segment(0x2000).is_none());
     }
 
+    /// Reads all that a core may say.
+    fn read_all(core: &CoreFile) {
+        let mappings = core.mappings().count();
+        assert_eq!(mappings, core.segments.len());
+        assert_eq!(core.stopped_threads().len(), core.threads.len());
+        let _ = (core.glibc_heap(), core.lacks(), core.word(0x1000), core.word(u64::MAX - 3), core.segment(0x1fff));
+        core.segments.iter().take(8).for_each(|segment| drop(core.build_id(segment.start)));
+    }
+
+    #[test]
+    fn numbers_at_the_edge_in_any_place_are_read() {
+        let bytes = sample();
+        for at in 0..bytes.len() - 8 {
+            for value in [0, 1, 0xffff, 0xffff_ffff, i64::MAX as u64, u64::MAX - 7, u64::MAX] {
+                for size in [2, 4, 8] {
+                    let mut changed = bytes.clone();
+                    changed[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
+                    let _ = opened(&changed).map(|core| read_all(&core));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_notes_are_not_read_for_each_of_many_segments() {
+        let mut bytes = sample();
+        bytes.resize(1 << 20, 0);
+        let mut note = Vec::new();
+        for word in [4u64, 64, 0, 0, 1 << 19, 1 << 19, 0] {
+            note.extend(word.to_le_bytes());
+        }
+        let count = 10_000u16;
+        put(&mut bytes, 1 << 20, &note.repeat(count.into()));
+        put(&mut bytes, 32, &(1u64 << 20).to_le_bytes());
+        put(&mut bytes, 56, &count.to_le_bytes());
+        // Each has the name and the bytes of whatever is there; only the first 512 are looked at.
+        if let Ok(core) = opened(&bytes) {
+            assert!(core.threads.len() <= 512, "{}", core.threads.len());
+        }
+    }
+
     #[test]
     fn cut_and_changed_files_are_errors_or_less() {
         let bytes = sample();
         for length in 0..bytes.len() {
-            let _ = opened(&bytes[..length]).map(|core| core.word(0x1000));
+            let _ = opened(&bytes[..length]).map(|core| read_all(&core));
         }
         assert!(opened(&bytes[..100]).is_err());
         for at in 0..250 {
@@ -394,5 +487,45 @@ mod tests {
             }
         }
         assert!(opened(b"").is_err() && opened(b"\x7fELF").is_err());
+    }
+
+    #[test]
+    fn cores_of_other_machines_are_refused_by_name() {
+        // Class, order of bytes, machine.
+        for (class, order, machine, expected) in [
+            (2, 1, 183u16, "a process of aarch64"),
+            (2, 1, 243, "a process of RISC-V"),
+            (2, 2, 22, "a process of s390x"),
+            (1, 1, 3, "a process of 32-bit x86"),
+            (1, 1, 62, "a 32-bit process"),
+            (2, 1, 258, "another machine (258, elf(5))"),
+        ] {
+            let mut bytes = sample();
+            let in_order = |number: u16| if order == 2 { number.to_be_bytes() } else { number.to_le_bytes() };
+            bytes[4..6].copy_from_slice(&[class, order]);
+            bytes[16..18].copy_from_slice(&in_order(4));
+            bytes[18..20].copy_from_slice(&in_order(machine));
+            let why = opened(&bytes).expect_err("another machine").to_string();
+            assert!(why.contains(expected) && why.contains("only those of x86-64 can be read"), "{why}");
+            assert!(matches!(sniff(&bytes), Match::Yes), "it is a core all the same");
+        }
+    }
+
+    #[test]
+    fn regions_without_bytes_are_skipped() {
+        let mut bytes = sample();
+        // The segment claims much memory; the file has as much of it as before.
+        put(&mut bytes, 120 + 40, &(1u64 << 46).to_le_bytes());
+        let core = opened(&bytes).expect("a core");
+        assert_eq!(core.segments[0].length, 1 << 46);
+        assert_eq!((core.next_there(0), core.next_there(0x1005)), (Some(0x1000), Some(0x1005)));
+        assert_eq!((core.next_there(0x1000 + core.segments[0].stored), core.next_there(1 << 45)), (None, None));
+    }
+
+    #[test]
+    fn a_signal_that_leaves_no_core_is_no_crash() {
+        let is_crash = |number| Signal { number, code: 0, address: None }.is_crash();
+        assert!([3, 4, 5, 6, 7, 8, 11, 24, 25, 31].into_iter().all(is_crash));
+        assert!(![0, 2, 9, 15, 19].into_iter().any(is_crash));
     }
 }

@@ -16,4 +16,10 @@ const ADDRESS_BITS: u32 = 48;
 pub trait Memory: std::fmt::Debug {
     /// Reads a range, and returns how many of its bytes are there. The others are zeros.
     fn read(&self, at: u64, out: &mut [u8]) -> u64;
+
+    /// Returns the first address from this one on that may be there, or `None` if none is. A core may
+    /// have regions of any length without a byte of them.
+    fn next_there(&self, at: u64) -> Option<u64> {
+        Some(at)
+    }
 }

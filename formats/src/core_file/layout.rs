@@ -7,6 +7,16 @@ pub(super) const SEGMENT_BYTES: usize = 56;
 pub(super) const TYPE_CORE: u64 = 4;
 /// `EM_X86_64`.
 pub(super) const MACHINE_X86_64: u64 = 62;
+/// `EM_386`, `EM_ARM`, `EM_AARCH64` and others of elf(5), with their names.
+pub(super) const OTHER_MACHINES: [(u64, &str); 7] = [
+    (3, "32-bit x86"),
+    (20, "32-bit PowerPC"),
+    (21, "PowerPC"),
+    (22, "s390x"),
+    (40, "32-bit ARM"),
+    (183, "aarch64"),
+    (243, "RISC-V"),
+];
 /// `PT_NOTE`.
 pub(super) const NOTE_SEGMENT: u64 = 4;
 

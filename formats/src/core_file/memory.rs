@@ -6,7 +6,6 @@ use crate::references::{Mapping, Memory as _, StoppedThread};
 
 /// Bits of [`Segment::access`].
 const EXECUTE: u8 = 1;
-const WRITE: u8 = 2;
 /// Bytes at the start of a module that are searched for its build-id.
 const HEAD: usize = 4096;
 
@@ -25,9 +24,9 @@ impl CoreFile {
             Mapping {
                 start: segment.start,
                 end,
-                offset: file.map_or(0, |file| file.offset + (segment.start - file.start)),
+                offset: file.map_or(0, |file| file.offset.saturating_add(segment.start - file.start)),
                 has_access: segment.access != 0,
-                is_writable: segment.access & WRITE != 0,
+                is_writable: segment.is_writable(),
                 is_executable: segment.access & EXECUTE != 0,
                 // A core does not say it; of others than these the content is not written.
                 is_shared: name.starts_with("/memfd:"),

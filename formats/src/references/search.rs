@@ -109,7 +109,11 @@ impl<'a> Search<'a> {
             let end = region.start.saturating_add(region.length);
             let is_allocators = region.kind == ROOT_EARLIER || (region.kind == ROOT_MAPPING && !self.empty.is_empty());
             let mut own_span = 0;
-            while at + 8 <= end {
+            while let Some(there) = self.memory.next_there(at) {
+                at = at.max(there & !7);
+                if at.saturating_add(8) > end {
+                    break;
+                }
                 let length = ((end - at) & !7).min(WINDOW as u64) as usize;
                 if !self.read(at, length) {
                     break;
