@@ -86,8 +86,8 @@ pub use load::bare::{open as open_file, unpacking};
 pub use load::tape::read as read_tape;
 pub use load::tape::{PageSnapshot, Tape, TraceRange};
 pub use load::{
-    Accounting, Clock, Core, Events, Failure, Joined, Process, Recording, Segment, is_recording, open, open_all,
-    process_of_core, recording_around,
+    Accounting, Clock, Core, Events, Failure, Joined, Process, Recording, Segment, is_core, is_recording, open,
+    open_all, process_of_core, recording_around,
 };
 pub use missing::{Missing, lines as missing_lines};
 pub use pack::{Packed, pack};

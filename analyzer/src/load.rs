@@ -386,6 +386,13 @@ pub(crate) fn read_failure(path: &Path, error: ReadError) -> Failure {
     }
 }
 
+/// Returns whether a path is a core file.
+pub fn is_core(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = regular::open(path).and_then(|file| file.take(SNIFF_LENGTH).read_to_end(&mut start));
+    read.is_ok() && sniff::format(&start) == Some(Format::Core)
+}
+
 /// Returns whether a path is a recording, the folder of a process, or one of their files that is
 /// specific to heaptape.
 pub fn is_recording(path: &Path) -> bool {

@@ -38,6 +38,7 @@ pub mod verify;
 mod view;
 pub mod written;
 
+pub use core_references::ask_of_core;
 pub use filter::{Filter, FilterError};
 pub(crate) use frames::frames_of;
 pub use frames::{CallSite, FrameJson, call_site, stack_json};

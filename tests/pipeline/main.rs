@@ -17,6 +17,7 @@ mod clean_output;
 mod clocks;
 mod containers;
 mod cores;
+mod cores_alive;
 mod cores_alone;
 mod cpp_operators;
 mod crashes;

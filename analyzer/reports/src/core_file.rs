@@ -1,10 +1,12 @@
 //! `heaptape core`: what a crashed process did with its heap. The registers and the fault of its core
 //! lead to blocks, and the recording says who allocated and who freed these.
 
+mod alive;
 mod unrecorded;
 
 use crate::address::{self, BlockRow, Context, EventRow, location, print_block, print_stack, thread};
 use crate::print::{Report, print_reports};
+use alive::AliveRow;
 use heaptape_analyzer::event::Span;
 use heaptape_analyzer::model::address::{AddressHistory, Holder};
 use heaptape_analyzer::model::addresses::{Addresses, WrongFree};
@@ -15,9 +17,11 @@ use heaptape_analyzer::report::{Error, Outcome, Query};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, clean_name, counted, duration};
 use heaptape_analyzer::{Process, Progress, Replay};
-use heaptape_formats::core_file::{CoreFile, Thread};
+use heaptape_formats::core_file::{CoreFile, Signal, Thread};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::path::Path;
 use unrecorded::{Blocks, HeapRow};
 
 /// Most addresses whose histories are looked up: those of the thread that crashed come first.
@@ -32,9 +36,11 @@ const POINTERS: [&str; 16] =
 
 /// What is shown.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct Options<'a> {
     /// Maximum number of frames of each printed stack.
     pub frames: usize,
+    /// The core file.
+    pub path: &'a Path,
 }
 
 #[derive(Serialize)]
@@ -108,6 +114,9 @@ struct CoreReport {
     /// What the memory itself shows, without a recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     heap: Option<HeapRow>,
+    /// What is live, if the program ran on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alive: Option<AliveRow>,
 }
 
 fn signal_name(number: i32) -> &'static str {
@@ -130,19 +139,27 @@ fn signal_name(number: i32) -> &'static str {
 pub fn run(
     core: &CoreFile,
     query: &Query,
-    options: Options,
+    options: Options<'_>,
     out: &mut dyn Write,
     style: Style,
 ) -> Result<Outcome, Error> {
     let is_recorded = query.scope.paths.iter().any(|path| heaptape_analyzer::is_recording(path));
     print_reports(query, out, style, is_recorded, |process, symbols, progress| {
+        let is_alive = !core.signal.is_some_and(Signal::is_crash);
+        let is_read = process.core.is_some() && (is_alive || !process.has_events());
+        let mut holders = if is_read { Holders::of(process, symbols) } else { Ok(None) };
+        let alive = is_alive.then(|| AliveRow::of(&mut holders, query, options.path));
         let unrecorded = process.core.as_deref().filter(|_| !process.has_events());
-        let blocks = unrecorded.map(|own| Blocks::of(own, Holders::of(process, symbols).ok().flatten()));
+        let blocks = unrecorded.map(|own| Blocks::of(own, holders.ok().flatten()));
         let mut question = Question { core, process, symbols, options, top: query.view.top };
-        Ok(match blocks {
+        let (mut answer, missing) = match blocks {
             Some(blocks) => (question.answer_unrecorded(&blocks), Vec::new()),
-            None => question.answer(progress),
-        })
+            None => question.answer(process.span(&query.scope.range), progress),
+        };
+        if let Some(alive) = &alive {
+            answer.verdict = alive.verdict(answer.threads.len(), answer.heap.as_ref());
+        }
+        Ok((CoreReport { alive, ..answer }, missing))
     })
 }
 
@@ -159,22 +176,22 @@ struct Question<'a> {
     core: &'a CoreFile,
     process: &'a Process,
     symbols: &'a mut Symbolizer,
-    options: Options,
+    options: Options<'a>,
     top: usize,
 }
 
 impl Question<'_> {
-    fn answer(&mut self, progress: &Progress) -> (CoreReport, Vec<heaptape_analyzer::Missing>) {
+    fn answer(&mut self, span: Span, progress: &Progress) -> (CoreReport, Vec<heaptape_analyzer::Missing>) {
         let candidates = self.candidates();
         let mut addresses: Vec<u64> = candidates.iter().map(|candidate| candidate.address).collect();
         let mut model = Addresses::new(&addresses, self.top);
-        let mut outcome = model.replay_from(self.process, None, Span::ALL, progress);
+        let mut outcome = model.replay_from(self.process, None, span, progress);
         let new: Vec<u64> =
             model.wrong.iter().map(|wrong| wrong.address).filter(|address| !addresses.contains(address)).collect();
         if !new.is_empty() {
             addresses.extend(new);
             model = Addresses::new(&addresses, self.top);
-            outcome = model.replay_from(self.process, None, Span::ALL, progress);
+            outcome = model.replay_from(self.process, None, span, progress);
         }
         let wrong_frees: Vec<WrongRow> = model.wrong.iter().rev().map(|wrong| self.wrong(wrong, &model)).collect();
         let mut places: Vec<PlaceRow> = Vec::new();
@@ -206,7 +223,7 @@ impl Question<'_> {
         CoreReport {
             program: clean_name(&self.core.name).into_owned(),
             core_pid: self.core.pid,
-            signal: self.core.signal.map(|signal| SignalRow {
+            signal: self.core.signal.filter(|signal| signal.is_crash()).map(|signal| SignalRow {
                 number: signal.number,
                 name: signal_name(signal.number),
                 address: signal.address.map(|address| format!("{address:#x}")),
@@ -216,6 +233,7 @@ impl Question<'_> {
             places: Vec::new(),
             wrong_frees: Vec::new(),
             heap: None,
+            alive: None,
         }
     }
 
@@ -332,7 +350,7 @@ impl Question<'_> {
         }
         match (self.core.file_at(address), self.core.segment(address)) {
             (Some(file), _) => format!("in {}", clean_name(&file.path)),
-            (None, Some(_)) if self.process.core.is_some() => "in memory of which no block is known".into(),
+            (None, Some(_)) if !self.process.has_events() => "in memory of which no block is known".into(),
             (None, Some(_)) => "in memory of which no block was recorded".into(),
             (None, None) => "not mapped".into(),
         }
@@ -412,9 +430,7 @@ impl Question<'_> {
         let crashed = self.core.threads.first();
         let at = crashed.map(|thread| (thread.tid, thread.register("rip")));
         let place = at.map(|(tid, rip)| format!(" in thread {tid} at {}", self.function(rip))).unwrap_or_default();
-        let Some(signal) = self.core.signal.filter(|signal| signal.number != 0) else {
-            return format!("the process ran{place}");
-        };
+        let Some(signal) = self.core.signal.filter(|signal| signal.is_crash()) else { return String::new() };
         let name = signal_name(signal.number);
         if let Some(last) = wrong.iter().find(|wrong| wrong.is_last) {
             return format!("{name}: {} of {}: {}", last.kind, last.address, last.what);
@@ -436,6 +452,20 @@ impl Question<'_> {
     }
 }
 
+/// Number of threads of one place whose ids are printed.
+const MAX_TIDS: usize = 8;
+
+/// Returns the threads by where they were: the one that crashed first, and then most at once.
+fn by_place(threads: &[ThreadRow]) -> Vec<(&str, Vec<u32>)> {
+    let Some((first, others)) = threads.split_first() else { return Vec::new() };
+    let mut places: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    others.iter().for_each(|row| places.entry(&row.at).or_default().push(row.tid));
+    let mut rows: Vec<(&str, Vec<u32>)> = places.into_iter().collect();
+    rows.sort_by_key(|(at, tids)| (std::cmp::Reverse(tids.len()), *at));
+    rows.insert(0, (&first.at, vec![first.tid]));
+    rows
+}
+
 /// The first place where an address is found that the signal is about.
 const FAULT: &str = "the fault";
 
@@ -454,9 +484,14 @@ impl Report for CoreReport {
                 print_block(screen, block)?;
             }
         }
+        if let Some(alive) = &self.alive {
+            alive.print(screen)?;
+        }
         // Of blocks that live on, one line says enough, unless the fault is in one.
         let (told, others): (Vec<&PlaceRow>, Vec<&PlaceRow>) =
             self.places.iter().partition(|place| place.is_freed || place.found_in[0] == FAULT);
+        // A register of a program that runs on may have what it was last used for.
+        let told = if self.alive.is_none() { told } else { Vec::new() };
         for place in told {
             screen.heading(&format!("{}: {}", place.found_in.join(", "), place.what))?;
             let told = if self.heap.is_none() { &place.blocks[..] } else { &[] };
@@ -477,7 +512,10 @@ impl Report for CoreReport {
         }
         let is_untold = |block: &BlockRow| block.end.as_ref().is_some_and(|end| end.has_no_stack());
         let blocks = || self.places.iter().flat_map(|place| &place.blocks);
-        if self.heap.is_none() && blocks().chain(self.wrong_frees.iter().flat_map(|row| &row.blocks)).any(is_untold) {
+        if self.heap.is_none()
+            && self.alive.is_none()
+            && blocks().chain(self.wrong_frees.iter().flat_map(|row| &row.blocks)).any(is_untold)
+        {
             screen.line("record with --free-stacks to see who freed a block")?;
         }
         if !others.is_empty() {
@@ -487,11 +525,21 @@ impl Report for CoreReport {
             screen.line(&format!("  {}: {}", place.found_in.join(", "), place.what))?;
         }
         if let Some(heap) = &self.heap {
-            heap.print(screen)?;
+            heap.print(self.alive.is_some(), screen)?;
         }
         screen.heading("Threads")?;
-        for row in &self.threads {
-            screen.line(&format!("  {} in {}", row.tid, row.at))?;
+        for (at, tids) in by_place(&self.threads) {
+            let mut text: Vec<String> = tids.iter().take(MAX_TIDS).map(u32::to_string).collect();
+            if tids.len() > MAX_TIDS {
+                text.push("…".into());
+            }
+            match tids.len() {
+                1 => screen.line(&format!("  {} in {at}", text[0]))?,
+                several => screen.line(&format!("  {several} in {at}: {}", text.join(", ")))?,
+            }
+        }
+        if let Some(alive) = &self.alive {
+            screen.line(&alive.next)?;
         }
         Ok(())
     }

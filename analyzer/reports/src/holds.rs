@@ -96,11 +96,19 @@ struct LostRow {
     lines: Vec<String>,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 #[derive(Serialize)]
 struct HoldsReport {
     /// When the program was as it is shown, if that is not its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<PointInTime>,
+    /// Whether they are those of a core of which nothing was recorded.
+    #[serde(skip)]
+    is_core: bool,
     blocks: u64,
     bytes: u64,
     held_blocks: u64,
@@ -115,6 +123,13 @@ struct HoldsReport {
     /// What only words in unused memory of vectors and texts lead to.
     stale_blocks: u64,
     stale_bytes: u64,
+    /// What pointers in a disguise lead to, and in which.
+    #[serde(skip_serializing_if = "is_zero")]
+    hidden_blocks: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    hidden_bytes: u64,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    disguise: &'static str,
     /// The environment that the program made before `setenv` copied it.
     replaced_blocks: u64,
     replaced_bytes: u64,
@@ -217,6 +232,13 @@ fn grown(
     Ok(since::rows(&earlier, &later, top))
 }
 
+/// Returns what to give to the command to ask again.
+fn path_of(process: &Process) -> String {
+    let is_file = process.core.is_some() && !process.has_events();
+    let path = if is_file { &process.path } else { process.path.parent().unwrap_or(&process.path) };
+    path.display().to_string()
+}
+
 fn report(
     process: &Process,
     symbols: &mut Symbolizer,
@@ -264,6 +286,7 @@ fn report(
     let head = &holders.snapshot.head;
     Ok(Some(HoldsReport {
         at: (!holders.snapshot.is_of_end()).then(|| PointInTime::at(process, head.tick, None)),
+        is_core: process.core.is_some() && !process.has_events(),
         blocks: all.blocks,
         bytes: all.bytes,
         held_blocks: held.blocks,
@@ -276,6 +299,9 @@ fn report(
         undecided_bytes: lost.undecided.bytes,
         stale_blocks: lost.stale.blocks,
         stale_bytes: lost.stale.bytes,
+        hidden_blocks: lost.hidden.blocks,
+        hidden_bytes: lost.hidden.bytes,
+        disguise: lost.disguise,
         replaced_blocks: lost.replaced.blocks,
         replaced_bytes: lost.replaced.bytes,
         typed_bytes,
@@ -288,7 +314,7 @@ fn report(
         since: known_since(process),
         top,
         options: options.clone(),
-        path: process.path.parent().unwrap_or(&process.path).display().to_string(),
+        path: path_of(process),
     }))
 }
 
@@ -421,7 +447,13 @@ fn lost_rows(
 impl HoldsReport {
     /// Returns the answer in one sentence.
     fn headline(&self) -> String {
-        let when = self.at.as_ref().map_or("at the end".into(), PointInTime::text);
+        if self.is_core && self.blocks == 0 && !self.lacks.is_empty() {
+            return format!("the blocks in the core are not known: {}", self.lacks);
+        }
+        let when = match &self.at {
+            None if self.is_core => "in the core".into(),
+            at => at.as_ref().map_or("at the end".into(), PointInTime::text),
+        };
         if self.blocks == 0 {
             let then = match self.since {
                 Some(since) => format!(" that was allocated {since} is live {when}; blocks from before are not known"),
@@ -453,7 +485,11 @@ impl HoldsReport {
             0 => String::new(),
             _ => format!("; {} that only unused memory of vectors or texts leads to", bytes(self.stale_bytes)),
         };
-        format!("{all}: {} held{by}; {lost}{stale}{undecided}", percent(self.held_bytes, self.bytes))
+        let hidden = match self.hidden_blocks {
+            0 => String::new(),
+            _ => format!("; {} behind pointers in a disguise ({})", bytes(self.hidden_bytes), self.disguise),
+        };
+        format!("{all}: {} held{by}; {lost}{hidden}{stale}{undecided}", percent(self.held_bytes, self.bytes))
     }
 
     fn print_lost(&self, screen: &mut Screen) -> io::Result<()> {

@@ -8,6 +8,7 @@ use crate::stacks::{FilePart, Module, Named, Site, Stacks};
 use crate::text::{clean_name, count};
 use heaptape_formats::core_file::CoreFile;
 use heaptape_formats::glibc_heap::Heap;
+use heaptape_formats::resident::Allocator;
 use heaptape_formats::tape::{SiteSums, Totals};
 use rustc_hash::FxHashMap;
 use std::path::Path;
@@ -35,6 +36,20 @@ impl Core {
         let heap = file.glibc_heap();
         Ok(Core { file, heap })
     }
+
+    /// Returns why its memory does not show the blocks of the program, as the end of a sentence; `None`
+    /// if it does.
+    pub fn unknown(&self) -> Option<String> {
+        const ONLY: &str = "only a recording knows the blocks of another allocator";
+        let names = self.file.files.iter().map(|file| String::from_utf8_lossy(&file.path));
+        match Allocator::of_process("", names) {
+            Allocator::Glibc | Allocator::Unknown => {}
+            other => return Some(format!("the program has {}, and {ONLY}", other.name())),
+        }
+        let Some(heap) = &self.heap else { return Some(format!("no heap of glibc was found in it, and {ONLY}")) };
+        let is_empty = heap.live().next().is_none();
+        is_empty.then(|| format!("glibc's malloc has none in it, and {ONLY}"))
+    }
 }
 
 /// Opens a core as a process of which nothing was recorded.
@@ -56,10 +71,10 @@ pub fn process(path: &Path, core: Arc<Core>) -> Process {
     process.tape.stacks.modules = modules(&core.file);
     process.sums = Some(sums(&core, &mut process.tape.stacks));
     process.import_notes.push("a core has no stacks and no times: blocks are grouped by their sizes".into());
-    match &core.heap {
-        None => process.import_notes.push("no heap of glibc was found in it: its blocks are not known".into()),
-        Some(heap) => process.import_notes.extend(heap.lacks.iter().cloned()),
+    if let Some(why) = core.unknown() {
+        process.import_notes.push(format!("its blocks are not known: {why}"));
     }
+    process.import_notes.extend(core.heap.iter().flat_map(|heap| heap.lacks.iter().cloned()));
     if let Some(lacks) = core.file.lacks() {
         process.missing.push(Missing::Truncated { name: process.about.folder.clone(), at: lacks });
     }

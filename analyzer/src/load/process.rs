@@ -78,6 +78,8 @@ pub struct Process {
     pub import_suppressions: Vec<String>,
     /// The core that has its memory. Without one, the recording may have what was read of it.
     pub core: Option<Arc<Core>>,
+    /// The events until the core was written, if the program ran on.
+    pub core_span: Option<Span>,
 }
 
 /// A tape with the events that only the journal has.
@@ -197,6 +199,7 @@ impl Process {
             import_notes: Vec::new(),
             import_suppressions: Vec::new(),
             core: None,
+            core_span: None,
         }
     }
 

@@ -1,19 +1,23 @@
 //! Which block holds which in the memory of a core: of the blocks that were live at the end of the
 //! recording, or without one of those that the memory itself shows.
 
-use super::{Error, Unanswerable};
+use super::{Error, Query, Unanswerable};
+use crate::event::{Bound, Span};
 use crate::load::core::Core;
 use crate::load::references::{Reading, ReferenceSnapshot};
 use crate::load::{Events, Process, Recording};
+use crate::model::core_moment::{CoreMoment, Fit};
 use crate::progress::Progress;
-use crate::replay::replay_all;
+use crate::replay::{self, replay};
 use heaptape_formats::glibc_heap::Heap;
 use heaptape_formats::recording::{Exit, RAN_ALREADY};
 use heaptape_formats::references::{BlockTable, Found, LiveBlock, Regions, Search};
 use heaptape_formats::resident::Allocator;
 use heaptape_formats::tape::field::Text;
-use heaptape_formats::tape::{RESIDENCY_EXIT, ROOT_EARLIER, Record, References, ReferencesEnd, RootRegion};
-use rustc_hash::FxHashMap;
+use heaptape_formats::tape::{
+    RESIDENCY_EXIT, RESIDENCY_REQUEST, ROOT_EARLIER, Record, References, ReferencesEnd, RootRegion,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,7 +44,7 @@ pub(super) fn of(process: &Process) -> Result<Option<ReferenceSnapshot>, String>
 ///
 /// # Errors
 /// It cannot be read, or there is no such process.
-pub(super) fn attach(recordings: &mut [Recording], path: &Path) -> Result<(), Error> {
+pub(super) fn attach<'r>(recordings: &'r mut [Recording], path: &Path) -> Result<&'r mut Process, Error> {
     let core = Core::open(path)?;
     let pid = core.file.pid;
     let mut processes = recordings.iter_mut().rev().flat_map(|recording| recording.processes.iter_mut().rev());
@@ -50,19 +54,68 @@ pub(super) fn attach(recordings: &mut [Recording], path: &Path) -> Result<(), Er
         return Err(Unanswerable::NoReferences { why, remedy }.into());
     };
     process.core = Some(Arc::new(core));
+    Ok(process)
+}
+
+/// Makes a question one about a core, and about the time until it was written: `gcore` writes one of
+/// a program that runs on.
+///
+/// # Errors
+/// The core or the recordings cannot be read, or the core's process was not recorded.
+pub fn ask_of_core(query: &mut Query, path: &Path) -> Result<(), Error> {
+    let mut recordings = crate::load::open_all(&query.scope.paths)?;
+    let process = attach(&mut recordings, path)?;
+    query.scope.processes.process.get_or_insert(process.about.pid.to_string());
+    if query.scope.range.to.is_none() {
+        query.scope.range.to = process.core.as_deref().and_then(|core| moment(process, core));
+    }
+    query.scope.core = Some(path.to_path_buf());
     Ok(())
+}
+
+/// Returns whether the core is what the program left when it ended.
+fn is_of_end(process: &Process, core: &Core) -> bool {
+    let Some(signal) = core.file.signal.filter(|signal| signal.is_crash()) else { return false };
+    match process.about.exit {
+        Some(Exit::Signal(number)) => i64::from(number) == i64::from(signal.number),
+        Some(Exit::Running | Exit::Code(_) | Exit::Exec) => false,
+        Some(Exit::Unknown) | None => true,
+    }
+}
+
+/// Returns when a program was stopped for its core, if it ran on.
+fn moment(process: &Process, core: &Core) -> Option<Bound> {
+    if is_of_end(process, core) || !process.knows_blocks() || process.tape.is_sampled() {
+        return None;
+    }
+    // The program stands still until the file is complete.
+    let since = core.file.written_unix_ns.checked_sub(process.clock.start_unix_ns);
+    let since = since.filter(|_| process.has_times() && process.clock.start_unix_ns != 0);
+    if let Some(heap) = &core.heap {
+        let written = since.map_or(u64::MAX, |nanos| process.clock.tick(nanos));
+        let mut model = CoreMoment::new(heap, written);
+        replay(process, Span::ALL, &Progress::new("reading events"), &mut model);
+        if model.is_known() {
+            return Some(Bound::Number(model.events()));
+        }
+    }
+    since.filter(|nanos| process.clock.tick(*nanos) <= process.tape.last_tick).map(Bound::Time)
 }
 
 fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> {
     let mut lacks: Vec<String> = core.file.lacks().into_iter().collect();
-    let (blocks, allocator) = match process.events {
-        Events::Imported { .. } => (walked(process, core, &mut lacks), Allocator::Glibc),
-        _ => (recorded(process, core, &mut lacks)?, allocator(process, core)),
+    let (blocks, allocator, has_more) = match process.events {
+        Events::Imported { .. } => (walked(process, core, &mut lacks), Allocator::Glibc, false),
+        _ => {
+            let blocks = recorded(process, core, &mut lacks)?;
+            let has_more = process.core_span.is_some() && has_more(core, &blocks);
+            (blocks, allocator(process, core), has_more)
+        }
     };
     let table = BlockTable::new(blocks, allocator);
     let threads = core.file.stopped_threads();
     let excluded = core.heap.as_ref().map_or(&[][..], |heap| &heap.ranges);
-    let knows_all_blocks = knows_all_blocks(process);
+    let knows_all_blocks = knows_all_blocks(process) && !has_more;
     // Cores are of x86-64.
     let has_data_above = false;
     let regions = Regions {
@@ -86,9 +139,11 @@ fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> 
         thread: 0,
     }));
     let count = threads.len() as u32;
-    let tick = process.last_event_tick().unwrap_or_default();
-    let head =
-        References { tick, pid: core.file.pid, cause: RESIDENCY_EXIT, threads: count, stopped: count, names, regions };
+    let (tick, cause) = match process.core_span {
+        Some(span) => (tick_of(process, span), RESIDENCY_REQUEST),
+        None => (process.last_event_tick().unwrap_or_default(), RESIDENCY_EXIT),
+    };
+    let head = References { tick, pid: core.file.pid, cause, threads: count, stopped: count, names, regions };
     let libc = (1..).zip(&head.names).find(|(_, name)| is_libc(name)).map(|(number, _)| number);
     let libc = libc.filter(|_| allocator == Allocator::Glibc);
     let mut reading = Reading::default();
@@ -117,10 +172,8 @@ fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> 
 
 /// Returns the blocks that the memory shows.
 fn walked(process: &Process, core: &Core, lacks: &mut Vec<String>) -> Vec<LiveBlock> {
-    let Some(heap) = &core.heap else {
-        lacks.push("no heap of glibc was found".into());
-        return Vec::new();
-    };
+    lacks.extend(core.unknown());
+    let Some(heap) = &core.heap else { return Vec::new() };
     lacks.extend(heap.lacks.iter().cloned());
     // Each size has a site of its own, in this order.
     let mut site_of: FxHashMap<u64, u32> = FxHashMap::default();
@@ -135,18 +188,28 @@ fn walked(process: &Process, core: &Core, lacks: &mut Vec<String>) -> Vec<LiveBl
         .collect()
 }
 
-/// Returns the blocks that were live at the end of the recording.
+/// Returns the tick of the last event of a span.
+fn tick_of(process: &Process, span: Span) -> u64 {
+    let last = span.end.checked_sub(1).filter(|_| span.end != u64::MAX).and_then(|last| process.event_at(last));
+    last.map_or(span.end_tick.min(process.tape.last_tick), |last| last.tick)
+}
+
+/// Returns the blocks that were live when the core was written.
 fn recorded(process: &Process, core: &Core, lacks: &mut Vec<String>) -> Result<Vec<LiveBlock>, String> {
-    let is_end = core.file.signal.is_some_and(|signal| signal.number != 0)
-        && !matches!(process.about.exit, Some(Exit::Running | Exit::Code(_)));
-    if !is_end {
-        return Err("the program ran on after the core was written: what was live then is not known".into());
-    }
     if !process.knows_blocks() || process.tape.is_sampled() {
         return Err("the recording does not know all blocks: it has no events, or is sampled".into());
     }
-    let outcome = replay_all(process, &Progress::new("reading events"));
+    if process.core_span.is_none() && !is_of_end(process, core) {
+        return Err("the program ran on after the core was written, and neither the core nor the time of its file \
+                    says when that was: give it with --until"
+            .into());
+    }
+    let span = process.core_span.unwrap_or(Span::ALL);
+    let mut outcome = replay(process, span, &Progress::new("reading events"), &mut ());
     lacks.extend(outcome.missing.iter().map(ToString::to_string));
+    if let Some(heap) = core.heap.as_ref().filter(|_| process.core_span.is_some()) {
+        lacks.extend(leave_out_others(heap, &mut outcome, core.file.threads.len()));
+    }
     let blocks = outcome.live.iter().take(MAX_BLOCKS).map(|(index, block)| LiveBlock {
         address: block.address,
         size: block.size,
@@ -154,6 +217,26 @@ fn recorded(process: &Process, core: &Core, lacks: &mut Vec<String>) -> Result<V
         site: if block.inherited { 0 } else { block.site },
     });
     Ok(blocks.collect())
+}
+
+/// Leaves out blocks that are not live in the core. Says so where they are more than those that
+/// threads were about to get or to free.
+fn leave_out_others(heap: &Heap, outcome: &mut replay::Outcome, threads: usize) -> Option<String> {
+    let mut others = 0;
+    outcome.live.retain(|_, block| {
+        let is_other = Fit::of(heap, block.address, block.size) == Fit::Other;
+        others += usize::from(is_other);
+        !is_other
+    });
+    let say = |others| format!("{others} blocks that are live in the recording at that time are free in the core");
+    (others > threads).then(|| say(others))
+}
+
+/// Returns whether a core has live blocks that are not among these, which are in no order.
+fn has_more(core: &Core, blocks: &[LiveBlock]) -> bool {
+    let Some(heap) = &core.heap else { return false };
+    let known: FxHashSet<u64> = blocks.iter().map(|block| block.address).collect();
+    heap.live().any(|chunk| !known.contains(&chunk.address))
 }
 
 /// Returns whether no block of the process is older than its recording, or of the process that it was

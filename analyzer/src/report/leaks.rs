@@ -126,7 +126,7 @@ pub fn find_in<'a>(
         found.add(collected, grouping.0, options, symbols);
     }
     // The references are those of the end, and of all blocks.
-    if scope.is_all() {
+    if scope.is_all() || scope.is_until_core() {
         found.add_holders(symbols);
     }
     found.sort();

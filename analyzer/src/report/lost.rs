@@ -2,11 +2,13 @@
 //!
 //! That no pointer was found is one sign. A program may hide a pointer (XOR, compression, tags in
 //! the high bits), so a second sign is needed before we call a block lost: it is old, or many of
-//! its site are alike. A cycle is proven if its counts of references are those that its own blocks
+//! its site are alike. In a core we also look for pointers in a disguise. A cycle is proven if its counts of references are those that its own blocks
 //! have.
 
 use super::holders::{Amount, Counts, Holders};
 use crate::load::tape::TraceRange;
+use crate::model::disguised::{LEAST, OddWords};
+use heaptape_formats::references::Memory;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
@@ -14,6 +16,10 @@ use std::collections::BTreeMap;
 const MANY: u64 = 10;
 /// Share of the run after which a block is old: one in this number.
 const OLD: u64 = 20;
+/// Bytes of a core that are read at once.
+const PIECE: usize = 1 << 20;
+/// Most bytes of it that are searched for pointers in a disguise.
+const MAX_READ: u64 = 16 << 30;
 /// Number of blocks of a cycle that are listed.
 const MAX_LISTED: usize = 64;
 
@@ -58,6 +64,8 @@ pub struct LostGroup {
     pub example: u32,
     /// Numbers of all those blocks.
     pub members: Vec<u32>,
+    /// Numbers of those that no other one of them holds.
+    heads: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +82,9 @@ pub struct Lost {
     pub stale: Amount,
     /// The environment that the program made before `setenv` copied it: nobody frees that.
     pub replaced: Amount,
+    /// What words of a core lead to that are pointers in a disguise, and in which; empty if none do.
+    pub hidden: Amount,
+    pub disguise: &'static str,
     /// Why nothing is judged: references are missing. Empty if none are.
     pub lacks: String,
 }
@@ -116,7 +127,13 @@ fn found(holders: &Holders<'_>) -> Lost {
         }
         is_kept
     });
+    let mut words = None;
     for group in groups(holders, heads) {
+        if let Some(disguise) = disguise(holders, &group, &mut words) {
+            found.hidden.join(group.amount);
+            found.disguise = disguise;
+            continue;
+        }
         // A register holds one block, and what that leads to.
         if group.confidence != Confidence::Proven && group.times <= found.unseen_registers {
             found.undecided.join(group.amount);
@@ -129,6 +146,32 @@ fn found(holders: &Holders<'_>) -> Lost {
         found.groups.push(group);
     }
     found
+}
+
+/// Returns the disguise in which pointers to the blocks of a group are in the memory of a core. Its words
+/// are read once.
+fn disguise(holders: &Holders<'_>, group: &LostGroup, words: &mut Option<OddWords>) -> Option<&'static str> {
+    let core = holders.process().core.as_deref()?;
+    if group.confidence == Confidence::Proven || group.heads.len() < LEAST {
+        return None;
+    }
+    let words = words.get_or_insert_with(|| {
+        let (mut found, mut piece) = (OddWords::default(), vec![0; PIECE]);
+        // The holes of a sparse file are soon read, but a core may claim more than anybody has.
+        let mut left = MAX_READ;
+        for segment in core.file.segments.iter().filter(|segment| segment.is_writable()) {
+            let stored = segment.stored.min(left);
+            left -= stored;
+            for at in (0..stored).step_by(PIECE) {
+                let length = PIECE.min((stored - at) as usize);
+                core.file.read(segment.start.saturating_add(at), &mut piece[..length]);
+                found.add(&piece[..length]);
+            }
+        }
+        found
+    });
+    let addresses: Vec<u64> = group.heads.iter().map(|block| holders.snapshot.graph.block(*block).address).collect();
+    words.disguise(&addresses)
 }
 
 /// Finds the groups of lost blocks that no other lost block refers to, and assigns what they lead
@@ -250,11 +293,13 @@ fn groups(holders: &Holders<'_>, heads: Vec<Head>) -> Vec<LostGroup> {
             site,
             example: first,
             members: Vec::new(),
+            heads: Vec::new(),
         };
         let entry = merged.entry((head.is_cycle, head.is_proven, text, key_site)).or_insert((new, 0));
         entry.0.times += 1;
         entry.0.amount.join(head.amount);
         entry.0.members.extend(head.members);
+        entry.0.heads.extend(head.blocks);
         entry.1 = entry.1.max(age);
     }
     let mut groups: Vec<LostGroup> = merged.into_values().map(|(group, age)| judged(group, age)).collect();

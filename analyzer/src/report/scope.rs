@@ -40,7 +40,8 @@ impl Scope {
         self.processes.leave_out_unrecorded(&mut recordings);
         coverage::note_unseen(&mut recordings, &self.processes);
         if let Some(path) = &self.core {
-            core_references::attach(&mut recordings, path)?;
+            let process = core_references::attach(&mut recordings, path)?;
+            process.core_span = self.range.to.as_ref().map(|_| process.span(&self.range).with_history());
         }
         Ok(recordings)
     }
@@ -117,6 +118,11 @@ impl Scope {
         let mut outcome = replay(process, span, progress, &mut Filtered { filter: &chosen, model });
         outcome.live.retain(|index, block| chosen.matches(index, block));
         outcome
+    }
+
+    /// Returns whether it is about all blocks, and about the time until a core of one that ran on.
+    pub(crate) fn is_until_core(&self) -> bool {
+        self.core.is_some() && self.range.from.is_none() && self.filter.is_all()
     }
 
     /// Returns whether it is about the whole run and all blocks, so that ready sums answer

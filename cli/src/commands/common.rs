@@ -8,7 +8,6 @@ use heaptape_analyzer::event::{Bound, Range};
 use heaptape_analyzer::report::{self, Error, Filter, GroupBy, Grouping, MappingFilter, Query, Scope, View};
 use heaptape_analyzer::symbols::Origin;
 use heaptape_analyzer::text::Style;
-use heaptape_formats::core_file::CoreFile;
 use heaptape_formats::quantity::{self, Size};
 use heaptape_recorder::run::Question;
 use std::io::Write;
@@ -143,11 +142,32 @@ impl OfCore {
     /// # Errors
     /// It cannot be read.
     pub(crate) fn ask(self, query: &mut Query) -> anyhow::Result<()> {
-        let Some(path) = self.core else { return Ok(()) };
-        let file = CoreFile::open(&path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
-        query.scope.processes.process.get_or_insert(file.pid.to_string());
-        query.scope.core = Some(path);
-        Ok(())
+        let path = match self.core {
+            Some(path) => path,
+            None => match core_beside_recordings(&query.scope.paths)? {
+                Some(path) => path,
+                None => return Ok(()),
+            },
+        };
+        query.scope.paths.retain(|other| *other != path);
+        Ok(report::ask_of_core(query, &path)?)
+    }
+}
+
+/// Returns the core among some paths that has recordings beside it, as in `holds CORE DIR`: it is read
+/// with what they say of its process.
+fn core_beside_recordings(paths: &[PathBuf]) -> anyhow::Result<Option<PathBuf>> {
+    let is_core = |path: &&PathBuf| path.is_file() && heaptape_analyzer::is_core(path);
+    if !paths.iter().any(|path| heaptape_analyzer::is_recording(path)) {
+        return Ok(None);
+    }
+    let mut cores = paths.iter().filter(is_core);
+    match (cores.next(), cores.next()) {
+        (Some(core), Some(_)) => {
+            let core = core.display();
+            anyhow::bail!("several cores beside a recording: give one at a time, as in '{core} DIR'")
+        }
+        (core, _) => Ok(core.cloned()),
     }
 }
 

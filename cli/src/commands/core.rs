@@ -3,6 +3,7 @@
 use super::common::{Common, frames, print};
 use super::newest;
 use crate::Outcome;
+use heaptape_analyzer::report;
 use heaptape_formats::core_file::CoreFile;
 use heaptape_reports::core_file::{self, Options};
 use std::path::PathBuf;
@@ -28,12 +29,18 @@ pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
         opened.is_some_and(|recording| recording.processes.iter().any(|process| process.about.pid == file.pid))
     };
     if common.names_none() && !newest::newest().is_some_and(is_recorded) {
-        common.read_instead(core);
+        common.read_instead(core.clone());
     }
+    let is_crash = file.signal.is_some_and(|signal| signal.is_crash());
     let strict = common.strict();
     let mut query = common.query(3)?;
     if file.pid != 0 && query.scope.processes.process.is_none() {
         query.scope.processes.process = Some(file.pid.to_string());
     }
-    print(strict, |out, style| core_file::run(&file, &query, Options { frames }, out, style))
+    // What a crash is about is in its registers; of a program that ran on, it is all that is live.
+    if !is_crash && query.scope.paths.iter().any(|path| heaptape_analyzer::is_recording(path)) {
+        report::ask_of_core(&mut query, &core)?;
+    }
+    let options = Options { frames, path: &core };
+    print(strict, |out, style| core_file::run(&file, &query, options, out, style))
 }

@@ -177,12 +177,13 @@ impl HeapRow {
         Some(format!("the heap is damaged at {}: {}", first.address, first.what))
     }
 
-    pub(super) fn print(&self, screen: &mut Screen) -> io::Result<()> {
+    /// Prints it; what is lost may be said already.
+    pub(super) fn print(&self, is_said: bool, screen: &mut Screen) -> io::Result<()> {
         screen.heading("Heap of glibc")?;
         let arenas = counted(self.arenas, "arena");
         let live = format!("{} live in {}", bytes(self.live_bytes), counted(self.live_blocks, "block"));
         screen.line(&format!("  {live}, {} free, in {arenas}", bytes(self.free_bytes)))?;
-        if self.lost_blocks > 0 {
+        if self.lost_blocks > 0 && !is_said {
             let lost = counted(self.lost_blocks, "block");
             screen.line(&format!("  lost: {} in {lost} (heaptape holds --lost CORE)", bytes(self.lost_bytes)))?;
         }

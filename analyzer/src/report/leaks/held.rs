@@ -104,6 +104,31 @@ impl Held {
         self.lost_bytes.saturating_add(self.cycle_bytes)
     }
 
+    /// Returns what it is about first.
+    pub(super) fn fate(&self) -> Fate {
+        match () {
+            () if self.lost_blocks > 0 => Fate::Lost,
+            () if self.cycle_blocks > 0 => Fate::Cycle,
+            () if !self.by.is_empty() => Fate::Held,
+            () => Fate::Unknown,
+        }
+    }
+
+    /// Returns the word for blocks of so many bytes of which a core is all that is known: it has no
+    /// times, so that nothing can be said of growth.
+    pub(super) fn word(&self, all: u64) -> String {
+        match self.fate() {
+            Fate::Lost | Fate::Cycle if self.lost_bytes + self.cycle_bytes < all => "lost in part".into(),
+            Fate::Held => self.most().unwrap_or_default(),
+            fate => fate.word().into(),
+        }
+    }
+
+    /// Returns whether there is more to say than [`Held::word`] does.
+    pub(super) fn is_divided(&self) -> bool {
+        self.by.len() + usize::from(self.lost_blocks > 0) + usize::from(self.cycle_blocks > 0) > 1
+    }
+
     /// Returns how much nothing holds, as the end of a sentence about the blocks.
     pub(super) fn unheld(&self) -> Option<String> {
         let parts = [("lost", self.lost_bytes), ("in cycles that nothing else holds", self.cycle_bytes)];
@@ -140,11 +165,11 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, fate: &Fate, block: &ReferenceBlock) {
+    fn add(&mut self, fate: &BlockFate, block: &ReferenceBlock) {
         match fate {
-            Fate::Root(name) => self.by.entry(name.clone()).or_default().add(block),
-            Fate::Lost => self.lost.add(block),
-            Fate::Cycle => self.cycles.add(block),
+            BlockFate::Root(name) => self.by.entry(name.clone()).or_default().add(block),
+            BlockFate::Lost => self.lost.add(block),
+            BlockFate::Cycle => self.cycles.add(block),
         }
     }
 
@@ -186,10 +211,50 @@ impl Sums {
     }
 }
 
-enum Fate {
+enum BlockFate {
     Root(String),
     Lost,
     Cycle,
+}
+
+/// What becomes of the blocks of a size in a core, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Lost,
+    Cycle,
+    /// What is not held may be lost or not: the core lacks memory.
+    Unknown,
+    Held,
+}
+
+impl Fate {
+    pub(super) const WORST_FIRST: [Fate; 4] = [Fate::Lost, Fate::Cycle, Fate::Unknown, Fate::Held];
+
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Fate::Lost => "lost",
+            Fate::Cycle => "in a cycle",
+            Fate::Unknown => "not judged",
+            Fate::Held => "held",
+        }
+    }
+
+    /// Returns the bytes and blocks of a leak of which this becomes.
+    pub(super) fn amount(self, leak: &Leak<'_>) -> (u64, u64) {
+        let none = Held::default();
+        let held = leak.held.as_ref().unwrap_or(&none);
+        let by = held.by.iter().fold((0, 0), |(bytes, blocks), one| (bytes + one.bytes, blocks + one.blocks));
+        let rest = |all: u64, known: [u64; 3]| all.saturating_sub(known.iter().sum());
+        match self {
+            Fate::Lost => (held.lost_bytes, held.lost_blocks),
+            Fate::Cycle => (held.cycle_bytes, held.cycle_blocks),
+            Fate::Held => by,
+            Fate::Unknown => (
+                rest(leak.bytes, [held.lost_bytes, held.cycle_bytes, by.0]),
+                rest(leak.blocks, [held.lost_blocks, held.cycle_blocks, by.1]),
+            ),
+        }
+    }
 }
 
 /// Who holds the blocks of each call site of a process.
@@ -204,9 +269,9 @@ impl BySite {
         let mut of_site: FxHashMap<u32, Sums> = FxHashMap::default();
         for (number, block) in (0..).zip(holders.snapshot.graph.blocks.iter()) {
             let fate = match (holders.group(number), fates.get(&number)) {
-                (Some(root), _) => Fate::Root(root.name.clone()),
-                (None, Some(true)) => Fate::Cycle,
-                (None, Some(false)) => Fate::Lost,
+                (Some(root), _) => BlockFate::Root(root.name.clone()),
+                (None, Some(true)) => BlockFate::Cycle,
+                (None, Some(false)) => BlockFate::Lost,
                 // Nothing is known of it.
                 (None, None) => continue,
             };
@@ -228,7 +293,7 @@ pub(super) fn add(process: &Process, leaks: Vec<&mut Leak>, symbols: &mut Symbol
     // A file that cannot be read is a matter of `holds`.
     let Ok(Some(mut holders)) = Holders::of(process, symbols) else { return };
     // The blocks of another time are others.
-    if !holders.snapshot.is_of_end() {
+    if !holders.snapshot.is_of_end() && process.core.is_none() {
         return;
     }
     let lost = lost::find(&mut holders);

@@ -2,7 +2,7 @@
 
 use super::Evidence;
 use super::candidates::Candidates;
-use super::held::Held;
+use super::held::{Fate, Held};
 use super::judged::JudgedLeak;
 use crate::load::Process;
 use crate::model::verdict::Verdict;
@@ -78,10 +78,15 @@ impl<'a> Leak<'a> {
         self.held.as_ref().map_or(0, Held::unheld_bytes)
     }
 
-    /// Returns the bytes that nothing holds, if a core is all that is known: nothing else in it tells a
-    /// leak.
+    /// Returns the bytes that nothing holds in the core that the question is about: they come first,
+    /// whatever the verdict over time is.
     pub(super) fn lost_in_core(&self) -> u64 {
-        if self.process.is_core_alone() { self.unheld_bytes() } else { 0 }
+        if self.process.core.is_some() { self.unheld_bytes() } else { 0 }
+    }
+
+    /// Returns what becomes of its blocks in a core, if that is all that is known.
+    pub(super) fn fate(&self) -> Option<Fate> {
+        self.process.is_core_alone().then(|| self.held.as_ref().map_or(Fate::Unknown, Held::fate))
     }
 
     /// Returns the weight of a byte for the order of leaks.

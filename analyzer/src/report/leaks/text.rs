@@ -123,7 +123,7 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
     let runs = missing.iter().any(|(process, _)| process.about.exit == Some(Exit::Running));
     let is_core = missing.iter().all(|(process, _)| process.is_core_alone()) && !missing.is_empty();
     let when = match (truncated, runs) {
-        _ if is_core => "live in the core",
+        _ if is_core || missing.iter().any(|(process, _)| process.core.is_some()) => "live in the core",
         (true, _) => "still live at the end of the truncated recording",
         (false, true) => "still live",
         (false, false) => "never freed",
@@ -139,6 +139,13 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
             },
         ),
     };
+    let unknown = || missing.iter().find_map(|(process, _)| process.core.as_ref()?.unknown());
+    if is_core
+        && blocks == 0
+        && let Some(why) = unknown()
+    {
+        return vec![format!("the blocks in the core are not known: {why}")];
+    }
     let held = Held::of_all(&leaks.iter().collect::<Vec<_>>()).unwrap_or_default();
     if is_core && let Some(unheld) = held.unheld() {
         return vec![format!("{never_freed}{more}; {unheld}")];
@@ -337,9 +344,11 @@ fn one(
         processes => format!(", in {processes} processes of {}", leak.process.name()),
     };
     let source = if number <= WITH_SOURCE { source::lines(entry, symbols) } else { Vec::new() };
-    let (number, verdict) = (format!("{number}. "), leak.verdict_name());
+    let held = Held::of_all(&entry.leaks);
+    let word = leak.fate().map(|fate| held.as_ref().map_or(fate.word().into(), |held| held.word(entry.bytes)));
+    let (number, verdict) = (format!("{number}. "), word.unwrap_or_else(|| leak.verdict_name().into()));
     let color = if leak.is_probable { Color::Yellow } else { totals::color(leak.verdict) };
-    screen.spans(&[(Color::Bold, number.as_str()), (color, verdict), (Color::Bold, &rest)])?;
+    screen.spans(&[(Color::Bold, number.as_str()), (color, &verdict), (Color::Bold, &rest)])?;
     let frames = options.frames.unwrap_or(if options.depth == 0 { FRAMES } else { options.depth });
     let (mut lines, more) = text_stack(symbols, leak.process.stacks(), leak.site, frames);
     let width = screen.style.width.saturating_sub(4);
@@ -382,7 +391,8 @@ fn one(
         let of = if entry.leaks.len() > 1 { format!(", pid {}", leak.process.about.pid) } else { String::new() };
         screen.line(&format!("    (the largest of {} stacks{of}; --by stack lists each)", count(entry.stacks)))?;
     }
-    if let Some(held) = Held::of_all(&entry.leaks).map(|held| held.text()).filter(|text| !text.is_empty()) {
+    let held = held.filter(|held| leak.fate().is_none() || held.is_divided());
+    if let Some(held) = held.map(|held| held.text()).filter(|text| !text.is_empty()) {
         screen.line(&format!("    {held}"))?;
     }
     match &leak.evidence {

@@ -1,5 +1,6 @@
 //! The totals of the leak report: how much was never freed, by verdict, worst first.
 
+use super::held::Fate;
 use super::{Leak, LeakReport};
 use crate::model::verdict::Verdict;
 use crate::report::frames::{call_site, call_site_line};
@@ -47,15 +48,28 @@ pub(super) fn by_verdict<'a>(found: &'a LeakReport<'a>) -> Vec<VerdictTotal<'a>>
         VerdictTotal { name, color, is_harmless, leaks, bytes, blocks }
     };
     let of_verdict = |verdict: Verdict| {
-        let is_own = |leak: &&Leak| leak.verdict == verdict && !leak.is_probable && !leak.is_released_by_exec();
+        let is_own = |leak: &&Leak| {
+            leak.verdict == verdict && !leak.is_probable && !leak.is_released_by_exec() && leak.fate().is_none()
+        };
         total(verdict.name(), color(verdict), verdict.is_harmless(), all().filter(is_own).collect())
     };
     let probable = all().filter(|leak| leak.is_probable && !leak.is_released_by_exec()).collect();
     let probable = total(PROBABLE, Color::Yellow, false, probable);
     let released =
         total(RELEASED_BY_EXEC, Color::Faint, true, all().filter(|leak| leak.is_released_by_exec()).collect());
-    let totals = std::iter::once(probable).chain(Verdict::WORST_FIRST.into_iter().map(of_verdict)).chain([released]);
-    totals.filter(|total| !total.leaks.is_empty()).collect()
+    // A core has no times to judge by, but it says what nothing holds.
+    let of_fate = |fate: Fate| {
+        let of_cores = || all().filter(|leak| leak.fate().is_some());
+        let own = of_cores().filter(|leak| leak.fate() == Some(fate)).collect();
+        let (bytes, blocks) = of_cores()
+            .map(|leak| fate.amount(leak))
+            .fold((0u64, 0), |sum, one| (sum.0.saturating_add(one.0), sum.1 + one.1));
+        let color = if matches!(fate, Fate::Lost | Fate::Cycle) { Color::Red } else { Color::Bold };
+        VerdictTotal { bytes, blocks, ..total(fate.word(), color, false, own) }
+    };
+    let totals = Fate::WORST_FIRST.into_iter().map(of_fate).chain(std::iter::once(probable));
+    let totals = totals.chain(Verdict::WORST_FIRST.into_iter().map(of_verdict)).chain([released]);
+    totals.filter(|total| !total.leaks.is_empty() || total.bytes > 0).collect()
 }
 
 pub(super) const fn color(verdict: Verdict) -> Color {
