@@ -19,6 +19,10 @@ impl Control {
         Control(path.unwrap_or_else(config::control_to_ask))
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Sends a request and returns the JSON of the answer.
     ///
     /// # Errors

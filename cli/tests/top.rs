@@ -170,6 +170,10 @@ fn top_draws_keys_and_sizes_and_leaves_the_terminal_as_found() {
     top.press("x\r");
     top.shows("CALL SITE");
     top.shows("site growth");
+    top.press("w");
+    top.shows("Held by");
+    top.press("\x1b");
+    top.shows("site growth");
     top.press("\x1b");
     top.shows("BYTES/S");
     top.press("/nothing\r");
@@ -237,6 +241,8 @@ fn record_live_shows_the_program_and_keeps_its_recording() {
     let mut live = start(&["stopped", "--", "sleep", "600"]);
     live.shows("sleep (");
     live.shows("q stop");
+    live.press("w");
+    live.shows("Held by");
     live.press("q");
     assert_eq!(live.ends().code(), Some(128 + Signal::SIGINT as i32));
     live.shows("recorded in stopped");

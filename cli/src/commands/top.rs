@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Column to sort by.
@@ -43,7 +43,7 @@ enum Sort {
 #[derive(clap::Args)]
 #[command(
     after_help = "Keys: up and down (or k and j) select; Enter shows the call sites of a process, and of a site the whole stack; Esc or b \
-    goes back; l, r, g, x sort by live bytes, rate, growth, lost events (sites: l, g, n, a by live bytes, growth, blocks, allocated \
+    goes back; w asks who holds the live blocks of a process; l, r, g, x sort by live bytes, rate, growth, lost events (sites: l, g, n, a by live bytes, growth, blocks, allocated \
     bytes); / filters by name, p pauses, ? explains the keys, q quits."
 )]
 pub(crate) struct Args {
@@ -81,6 +81,8 @@ enum Action {
     Draw,
     /// The daemon is queried before the view is drawn.
     Query,
+    /// It is asked who holds the live blocks of this process.
+    AskHolders(u32),
     /// This process is stopped, as every program is by Ctrl-Z.
     Stop,
     /// The command ends without an error.
@@ -104,6 +106,8 @@ enum Page {
     Sites(u32),
     /// The stack of a call site of a process, by their numbers.
     Stack(u32, u32),
+    /// Who holds the live blocks of a process.
+    Holders(u32),
 }
 
 /// What is shown, and what the daemon answered last.
@@ -123,6 +127,8 @@ struct View {
     style: Style,
     processes: Vec<Process>,
     details: Option<Details>,
+    /// The lines of the answer who holds what; `None` until it is there.
+    holders: Option<Vec<String>>,
     history: History,
     past: BTreeMap<u32, VecDeque<u64>>,
     frames: Frames,
@@ -197,6 +203,10 @@ fn live(
         match action {
             Action::Draw => {}
             Action::Query => view.query(control)?,
+            Action::AskHolders(pid) => {
+                screen.draw(|frame| screen::draw(view, frame))?;
+                view.holders = Some(holders(control, pid)?);
+            }
             Action::Stop => screen.stop()?,
             Action::Quit => return Ok(()),
         }
@@ -204,6 +214,16 @@ fn live(
             next_query = Instant::now() + delay;
         }
     }
+}
+
+/// Returns what `heaptape holds --live` says of a process. The reports are made for a process that
+/// ends: this one goes on with what may be wrong with theirs.
+fn holders(control: &Control, pid: u32) -> anyhow::Result<Vec<String>> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["holds", "--live", &pid.to_string(), "--control"]).arg(control.path()).stdin(Stdio::null());
+    let output = command.output().context("cannot ask who holds what")?;
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    Ok(text.iter().flat_map(|text| text.lines()).map(str::to_owned).collect())
 }
 
 /// Returns the processes that the daemon records.
@@ -236,6 +256,7 @@ impl View {
             style,
             processes: Vec::new(),
             details: None,
+            holders: None,
             history: History::default(),
             past: BTreeMap::new(),
             frames: Frames::default(),
@@ -293,6 +314,17 @@ impl View {
                     (self.page, self.scroll) = (Page::Stack(pid, site), 0);
                 }
             }
+            (Page::Processes, KeyCode::Char('w')) => {
+                if let Some(process) = self.shown().get(self.selected) {
+                    return self.ask_holders(process.pid);
+                }
+            }
+            (Page::Sites(pid), KeyCode::Char('w')) => return self.ask_holders(pid),
+            (Page::Holders(pid), KeyCode::Char('w')) => return self.ask_holders(pid),
+            (Page::Holders(pid), KeyCode::Esc | KeyCode::Char('b')) => {
+                self.page = Page::Sites(pid);
+                return Action::Query;
+            }
             (Page::Sites(_), KeyCode::Esc | KeyCode::Char('b')) => (self.page, self.details) = (Page::Processes, None),
             (Page::Stack(pid, _), KeyCode::Esc | KeyCode::Char('b')) => self.page = Page::Sites(pid),
             _ => {}
@@ -300,13 +332,20 @@ impl View {
         Action::Draw
     }
 
-    /// Moves the selected row of the page, or scrolls the stack.
+    fn ask_holders(&mut self, pid: u32) -> Action {
+        (self.page, self.scroll, self.holders) = (Page::Holders(pid), 0, None);
+        Action::AskHolders(pid)
+    }
+
+    /// Moves the selected row of the page, or scrolls the text.
     fn select(&mut self, to: impl Fn(usize) -> usize) {
         let sites = self.details.as_ref().map_or(0, |details| details.call_sites.len());
         match self.page {
             Page::Processes => self.selected = to(self.selected).min(self.shown().len().saturating_sub(1)),
             Page::Sites(_) => self.selected_site = to(self.selected_site).min(sites.saturating_sub(1)),
-            Page::Stack(..) => self.scroll = u16::try_from(to(self.scroll.into())).unwrap_or(u16::MAX),
+            Page::Stack(..) | Page::Holders(_) => {
+                self.scroll = u16::try_from(to(self.scroll.into())).unwrap_or(u16::MAX)
+            }
         }
     }
 

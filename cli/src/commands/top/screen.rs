@@ -1,4 +1,4 @@
-//! What `top` draws: the table of processes, the call sites of one, a whole stack, the keys.
+//! What `top` draws: the table of processes, the call sites of one, a whole stack, who holds what, the keys.
 
 use super::{Page, SiteSort, Sort, View};
 use crate::control::{growth, has_growth, live_bytes, mode, resident, resident_parts, signed_bytes};
@@ -64,11 +64,15 @@ pub(super) fn draw(view: &mut View, frame: &mut Frame<'_>) {
         }
         Page::Sites(_) => {
             sites(view, frame, body);
-            "Esc back  ↵ whole stack  l live  g growth  n blocks  a allocated  ? help"
+            "b back  ↵ stack  w holders  l live  g growth  n blocks  a bytes  ? help"
         }
         Page::Stack(..) => {
             stack(view, frame, body);
             "Esc back  ↑ ↓ scroll  ? help"
+        }
+        Page::Holders(_) => {
+            holders(view, frame, body);
+            "Esc back  ↑ ↓ scroll  w ask again  ? help"
         }
     };
     let quit = if view.stops_program { "q stop" } else { "q quit" };
@@ -242,11 +246,22 @@ fn stack(view: &mut View, frame: &mut Frame<'_>, area: Rect) {
     view.details = Some(details);
 }
 
+/// Draws who holds the live blocks of a process.
+fn holders(view: &mut View, frame: &mut Frame<'_>, area: Rect) {
+    let lines: Vec<Line<'_>> = match &view.holders {
+        Some(lines) => lines.iter().map(|line| Line::from(clean(line).into_owned())).collect(),
+        None => vec![Line::from("Reading which block holds which, in a copy of the process …")],
+    };
+    view.scroll = view.scroll.min(lines.len().saturating_sub(1) as u16);
+    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }).scroll((view.scroll, 0)), area);
+}
+
 /// Draws the keys and terms above the view.
 fn keys_of_all(frame: &mut Frame<'_>) {
     let lines = [
         "↑ ↓ (k j)      select a row",
         "Enter          the call sites of a process; the whole stack of a site",
+        "w              who holds the live blocks of a process",
         "Esc, b         back",
         "/              filter processes by name; Esc ends it",
         "l g r x        sort processes by live bytes, growth, rate, lost events",

@@ -98,6 +98,21 @@ fn keys_select_sort_filter_and_quit() {
 }
 
 #[test]
+fn holders_of_a_process_are_asked_for_and_scrolled() {
+    let mut view = view();
+    assert_eq!(press(&mut view, &[KeyCode::Char('w')]), Action::AskHolders(8));
+    assert!(drawn(&mut view, 80, 24)[1].starts_with("Reading which block holds which"));
+    view.holders = Some((0..40).map(|number| format!("line {number}\x1b[1m")).collect());
+    assert!(drawn(&mut view, 80, 24)[1].starts_with("line 0"));
+    press(&mut view, &[KeyCode::Down, KeyCode::Down]);
+    assert!(drawn(&mut view, 80, 24)[1].starts_with("line 2"));
+    assert_eq!(press(&mut view, &[KeyCode::Char('w')]), Action::AskHolders(8));
+    assert_eq!((view.holders.is_none(), view.scroll), (true, 0));
+    assert_eq!((press(&mut view, &[KeyCode::Esc]), view.page), (Action::Query, Page::Sites(8)));
+    assert_eq!(press(&mut view, &[KeyCode::Char('w')]), Action::AskHolders(8));
+}
+
+#[test]
 fn eighty_columns_have_every_important_number_and_the_keys() {
     let mut view = view();
     let lines = drawn(&mut view, 80, 24);
