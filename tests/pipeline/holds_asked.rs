@@ -50,6 +50,19 @@ fn attach(earlier: &Earlier, dir: &Path, change: impl FnOnce(&mut Command)) -> R
     attach
 }
 
+/// Who asks about a process that is not there, or that nobody records, gets that as the answer, and not a
+/// word about a daemon that he never wanted.
+#[test]
+fn a_process_that_nobody_records_is_said_to_be_that() {
+    let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
+    let pid = child.id().to_string();
+    let (code, said) = asked(&["holds", "--live", &pid]);
+    assert!(code != Some(0) && said.contains(&format!("`heaptape attach {pid}` records it from now on")), "{said}");
+    child.kill().and_then(|()| child.wait()).expect("it ends");
+    let (code, said) = asked(&["leaks", "--live", &pid]);
+    assert!(code != Some(0) && said.contains(&format!("there is no process {pid}")), "{said}");
+}
+
 /// The command says that the recorder is stopped, and by which process. Once it goes on, it answers.
 #[test]
 fn a_stopped_recorder_is_named() {

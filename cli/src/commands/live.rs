@@ -33,47 +33,51 @@ pub(super) fn paths(which: &str, control: Option<PathBuf>, question: Question) -
         }
     }
     let is_named = control.is_some();
-    let of_daemon = || {
-        if question == Question::References {
-            read_references(which, control.clone())?;
+    let control = Control::at(control);
+    let unserved = match chosen(which, &control) {
+        Ok((state, served)) if !served.is_empty() => {
+            if question == Question::References {
+                read_references(which, &control)?;
+            }
+            return folders(which, &control, &state, &served);
         }
-        folders(which, control)
+        Ok(_) => unknown(which),
+        Err(error) => error,
     };
-    of_daemon().map_err(|error| silent.or_else(|| unreached(which).filter(|_| !is_named)).unwrap_or(error))
+    Err(silent.or_else(|| unreached(which).filter(|_| !is_named)).unwrap_or(unserved))
 }
 
-/// Returns what is said of a process with our library in it, or of one that may have it, if nobody who
-/// answers records it.
+/// Returns what is said of a process, by its pid, that nobody who answers records.
 fn unreached(which: &str) -> Option<anyhow::Error> {
-    let pid: u32 = which.parse().ok().filter(|pid| Path::new(&format!("/proc/{pid}")).exists())?;
-    match Answer::is_expected(pid) {
-        Some(false) => None,
-        Some(true) => Some(anyhow!(
+    let pid: u32 = which.parse().ok()?;
+    if !Path::new(&format!("/proc/{pid}")).exists() {
+        return Some(anyhow!("there is no process {pid}"));
+    }
+    Some(match Answer::is_expected(pid) {
+        Some(false) => anyhow!(
+            "process {pid} is not recorded, neither by `record` or `attach` nor by a daemon that answers; \
+             `heaptape attach {pid}` records it from now on"
+        ),
+        Some(true) => anyhow!(
             "process {pid} is recorded, but not by this user: ask as the user of its recorder or as root, or read \
              the recording without --live"
-        )),
-        None => Some(anyhow!("process {pid} is another user's: ask as that user, or as root")),
-    }
+        ),
+        None => anyhow!("process {pid} is another user's: ask as that user, or as root"),
+    })
 }
 
-/// Makes the daemon write the processes of a name, pid or label. Returns their folders, of all
-/// segments.
+/// Makes the daemon write these processes. Returns their folders, of all segments.
 ///
 /// # Errors
-/// When no daemon answers, when it serves no such process, or when nothing of it is recorded.
-fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
-    let control = Control::at(control);
-    let (state, chosen) = chosen(which, &control)?;
+/// When nothing of them is recorded.
+fn folders(which: &str, control: &Control, state: &Path, served: &[Process]) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for process in &chosen {
+    for process in served {
         // It may end in this moment; then what is recorded of it is its end. A flight recording is
         // read where it is: kept at each question, it would fill the disk.
         let which = Which(process.pid.to_string());
         let _ = control.ask(&Request::Snapshot { which, leaves_flights: true, references: false });
-        found.extend(recorded(&state, process)?);
-    }
-    if chosen.is_empty() {
-        return Err(unknown(which));
+        found.extend(recorded(state, process)?);
     }
     if found.is_empty() {
         return Err(anyhow!("nothing is recorded of '{which}': its mode is off"));
@@ -85,9 +89,9 @@ fn folders(which: &str, control: Option<PathBuf>) -> anyhow::Result<Vec<PathBuf>
 ///
 /// # Errors
 /// When no daemon answers, or when it could not read one of them.
-fn read_references(which: &str, control: Option<PathBuf>) -> anyhow::Result<()> {
+fn read_references(which: &str, control: &Control) -> anyhow::Result<()> {
     let request = Request::Snapshot { which: Which(which.to_owned()), leaves_flights: true, references: true };
-    let response = Control::at(control).ask(&request)?;
+    let response = control.ask(&request)?;
     match response.errors() {
         [] => match response {
             Response::Error(refusal) => Err(anyhow!(refusal.error)),
