@@ -44,9 +44,13 @@ const FUNCTIONS: &[Rule] = &[
     rule("alloc::vec::Vec<", ">", "{}[] of Vec"),
     rule("alloc::collections::vec_deque::VecDeque<", ">", "{}[] of VecDeque"),
     rule("alloc::collections::btree::node::NodeRef<", ">", "node of BTreeMap"),
+    rule("alloc::collections::btree::map::entry::VacantEntry<", ">", "node of BTreeMap"),
+    rule("alloc::collections::btree::map::BTreeMap<", ">", "node of BTreeMap"),
+    rule("alloc::collections::linked_list::LinkedList<", ">", "list node of {}"),
 ];
 
-/// Functions that allocate texts, without an argument that says so.
+/// Functions of texts, which allocate them without an argument that says so. What has a text among its
+/// arguments is none: the words of a text are no pointers.
 const TEXTS: &[(&str, &str)] = &[
     ("basic_string<char", "text of std::string"),
     ("std::string::_M_", "text of std::string"),
@@ -183,11 +187,21 @@ pub(crate) fn type_of_stack<'a>(functions: impl IntoIterator<Item = &'a str>) ->
                 () => phrase.replace("{}", &class),
             });
         }
-        if let Some((_, phrase)) = TEXTS.iter().find(|(name, _)| function.contains(name)) {
+        if let Some((_, phrase)) = TEXTS.iter().find(|(name, _)| is_of_text(name, function)) {
             return Some((*phrase).into());
         }
     }
     None
+}
+
+/// Returns whether a function is one of a class of texts, by the start of that: `std::string::_M_create`,
+/// `std::__cxx11::basic_string<char, …>::append`, `<alloc::string::String as core::clone::Clone>::clone`.
+fn is_of_text(name: &str, function: &str) -> bool {
+    let own = function.trim_start_matches('<');
+    let own = ["std::__cxx11::", "std::__1::", "std::"].iter().find_map(|space| own.strip_prefix(space)).unwrap_or(own);
+    let Some(rest) = own.strip_prefix(name.trim_start_matches("std::")) else { return false };
+    // Else it is what a function returns.
+    name != "basic_string<char" || arguments(rest).is_some_and(|(_, rest)| rest.starts_with(">::"))
 }
 
 fn is_vector(function: &str) -> bool {
@@ -252,6 +266,31 @@ mod tests {
             "std::__1::allocator<std::__1::__list_node<Order, void*>>::allocate[abi:ne180100](unsigned long)";
         assert_eq!(of(&["operator new(unsigned long)", allocate]), "list node of Order");
         assert_eq!(of(&["std::__1::make_unique<Order, 0>()"]), "Order");
+    }
+
+    #[test]
+    fn what_has_a_text_among_its_arguments_is_no_text() {
+        const TEXT: &str = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+        for function in [
+            format!("void push<{TEXT} >({TEXT})"),
+            format!("{TEXT} shop::name(int)"),
+            "alloc::collections::vec_map::Entry<alloc::string::String, alloc::sync::Arc<str>>::insert".into(),
+            "shop::keep::<alloc::string::String>".into(),
+            "<shop::List<alloc::string::String>>::push".into(),
+        ] {
+            assert_eq!(of(&["malloc", &function]), "", "{function}");
+        }
+        let entry = "alloc::collections::btree::map::entry::VacantEntry<alloc::string::String, u64>::insert_entry";
+        assert_eq!(of(&["alloc::alloc::alloc", entry]), "node of BTreeMap");
+        for function in [
+            format!("{TEXT}::_M_create(unsigned long&, unsigned long)"),
+            "std::string::_M_create(unsigned long&, unsigned long)".into(),
+            "std::string::_Rep::_S_create(unsigned long, unsigned long, std::allocator<char> const&)".into(),
+            "std::__1::basic_string<char, std::__1::char_traits<char>, std::__1::allocator<char>>::__grow_by(unsigned long)".into(),
+        ] {
+            assert_eq!(of(&["operator new(unsigned long)", &function]), "text of std::string", "{function}");
+        }
+        assert_eq!(of(&["alloc::alloc::alloc", "alloc::str::join_generic_copy"]), "text of str");
     }
 
     #[test]
