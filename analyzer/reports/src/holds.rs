@@ -120,7 +120,7 @@ struct HoldsReport {
     /// What a register of a waiting thread may hold, which cannot be read.
     undecided_blocks: u64,
     undecided_bytes: u64,
-    /// What only words in unused memory of vectors and texts lead to.
+    /// What only words in unused memory of vectors, of texts, and behind what was requested lead to.
     stale_blocks: u64,
     stale_bytes: u64,
     /// What pointers in a disguise lead to, and in which.
@@ -483,7 +483,7 @@ impl HoldsReport {
         };
         let stale = match self.stale_blocks {
             0 => String::new(),
-            _ => format!("; {} that only unused memory of vectors or texts leads to", bytes(self.stale_bytes)),
+            _ => format!("; {} that only unused memory of blocks leads to", bytes(self.stale_bytes)),
         };
         let hidden = match self.hidden_blocks {
             0 => String::new(),

@@ -4,7 +4,8 @@
 //! one stale word on a stack changes nothing for what a global holds.
 //!
 //! Memory that the allocator used before still has its old words. Where a block does not use all of
-//! its memory, as a vector up to its capacity, such words are *doubtful*: they are followed last.
+//! its memory, as a vector up to its capacity, such words are *doubtful*: they are followed last. So are
+//! those behind the bytes that the program requested, which few programs use.
 
 use super::reference_blocks::Blocks;
 use heaptape_formats::tape::{Edge, ReferenceBlock, RootRegion};
@@ -52,6 +53,11 @@ impl Reference {
         self.packed & !Reference::AT_START
     }
 
+    /// Returns the offset behind the word, in bytes.
+    fn end(self) -> u64 {
+        u64::from(self.word()) * 8 + 8
+    }
+
     /// Returns whether it leads to the first byte of its block.
     pub const fn is_at_start(self) -> bool {
         self.packed & Reference::AT_START != 0
@@ -68,8 +74,8 @@ pub struct Graph {
     /// Index of the first reference of each block, and the number of all.
     starts: Vec<u32>,
     references: Vec<Reference>,
-    /// Bytes of a block up to which a pair of neighbor words leads: as the words of a std::vector to
-    /// its elements.
+    /// Bytes of a block up to which a pair of neighbor words leads, as the words of a std::vector to
+    /// its elements; 0 for a text.
     used: FxHashMap<u32, u32>,
     /// A bit for each block with doubtful words.
     doubtful: Vec<u64>,
@@ -271,18 +277,22 @@ impl Graph {
         if !bit(&self.doubtful, block) {
             return all;
         }
-        let used = self.used.get(&block).copied().unwrap_or(0);
-        &all[..all.partition_point(|reference| u64::from(reference.word()) * 8 < u64::from(used))]
+        let used = self.used.get(&block).map_or_else(|| self.block(block).size, |used| u64::from(*used));
+        &all[..all.partition_point(|reference| reference.end() <= used)]
     }
 
-    /// Notes which words are doubtful: all of a text, and those of the elements of a vector that it
-    /// does not have.
+    /// Notes which words are doubtful: all of a text, those of the elements of a vector that it does
+    /// not have, and those that do not lie in what was requested.
     pub fn doubt(&mut self, is_text: impl Fn(u32) -> bool, is_vector: impl Fn(u32) -> bool) {
         self.used.retain(|block, _| is_vector(*block));
         self.doubtful = vec![0; self.blocks.len().div_ceil(64)];
-        for block in 0..self.blocks.len() as u32 {
-            if is_text(block) || self.used.contains_key(&block) {
-                set_bit(&mut self.doubtful, block);
+        for (number, block) in (0..).zip(self.blocks.iter()) {
+            let Some(end) = self.references(number).last().map(|last| last.end()) else { continue };
+            if is_text(number) {
+                self.used.insert(number, 0);
+            }
+            if end > block.size || self.used.contains_key(&number) {
+                set_bit(&mut self.doubtful, number);
             }
         }
     }
@@ -500,6 +510,16 @@ mod tests {
             sure(&graph),
             [(0, true), (1, true), (2, true), (3, true), (4, true), (5, false), (6, false), (7, false)]
         );
+        // Nor is what lies behind the bytes that were requested, not even a word of which some do.
+        let blocks = [(64, 72), (20, 24), (16, 16), (16, 16), (16, 16)].into_iter().enumerate();
+        let blocks = blocks.map(|(n, (size, usable))| {
+            let address = 0x1000 + 96 * n as u64;
+            ReferenceBlock { address, size, usable, ..Default::default() }
+        });
+        let edges = vec![edge(0, 7, 1, 0), edge(0, 8, 2, 0), edge(1, 1, 3, 0), edge(1, 2, 4, 0)];
+        let (mut graph, _) = Graph::new(blocks.collect(), vec![region.clone()], edges, [edge(0, 0, 0, 0)].into_iter());
+        graph.doubt(|_| false, |_| false);
+        assert_eq!(sure(&graph), [(0, true), (1, true), (3, true), (2, false), (4, false)]);
         // Another pair of words that leads farther is another look at the same elements.
         let (mut graph, _) = {
             let blocks = (0..6u64).map(|n| ReferenceBlock {
