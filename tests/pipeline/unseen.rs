@@ -1,9 +1,13 @@
 //! What was not seen is missing: programs of the tree that ran unrecorded, and memory of allocators
 //! that are not known. `verify`, `--strict`, conditions and the page say so.
 
+use heaptape_tests::daemon::Running;
+use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Outcome, Program, Recording, Target, same, target, test_env};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 /// Asserts that every command finds something missing, for this reason.
 #[track_caller]
@@ -110,6 +114,25 @@ fn memory_of_an_unknown_allocator_is_missing() {
     misses_nothing(&Program::new(hides("holds_memory", "-DVARIABLE")).arg("12").recorded().success());
     // Little memory is none, and what the program maps by the library is known.
     misses_nothing(&Program::new(target::c("half_seen")).arg("6").recorded().success());
+}
+
+/// What a program had before it was attached is no allocator's that was not seen.
+#[test]
+fn memory_from_before_an_attach_is_no_unseen_allocator() {
+    let mut command = Command::new(target::c("full_cache"));
+    let running = Running(command.args(["60000", "1"]).spawn().expect("it starts"));
+    let pid = running.0.id().to_string();
+    let status = || std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs");
+    let pages = || status().split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    until("its cache is full", || pages() > Some(7500));
+    let folder = test_env::folder();
+    let dir = folder.path().join("r");
+    let dir = dir.to_str().expect("a path");
+    heaptape(["attach", "-q", "--for", "1s", "-o", dir, &pid]).success();
+    for report in ["report", "leaks", "verify"] {
+        let said = heaptape([report, dir]);
+        assert!(!format!("{said}").contains("an allocator that was not seen"), "{report}: {said}");
+    }
 }
 
 /// A library in a namespace of its own allocates by another C library, which nobody sees: however

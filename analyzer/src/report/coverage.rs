@@ -58,15 +58,19 @@ pub(crate) fn note_unseen(recordings: &mut [Recording], filter: &ProcessFilter) 
     }
 }
 
+/// Returns whether a process was recorded from its start on. Blocks from before an attach, a killed
+/// daemon or a mode without blocks are not known, and that is no news.
+pub(crate) fn has_no_past(process: &Process) -> bool {
+    process.about.unseen_mappings != RAN_ALREADY && process.live_since_unix_ns().is_none()
+}
+
 /// Returns whether most of the memory of a process may be that of an allocator that was not seen,
-/// by its sums alone. Blocks from before an attach, a killed daemon or a mode without blocks are not
-/// known, and that is no news.
+/// by its sums alone.
 fn may_be_unseen(process: &Process) -> bool {
     let last = process.tape.snapshots.iter().filter(|snapshot| snapshot.sums.method != 0);
     let last = last.max_by_key(|snapshot| snapshot.sums.tick).map_or(0, |snapshot| snapshot.sums.anonymous_bytes);
     last > UNSEEN_BYTES
-        && process.about.unseen_mappings != RAN_ALREADY
-        && process.live_since_unix_ns().is_none()
+        && has_no_past(process)
         && !process.is_being_written()
         && has_much_memory(process, process.ready_sums().map_or(0, |sums| sums.totals.peak_bytes))
 }
