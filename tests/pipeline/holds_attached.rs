@@ -195,6 +195,8 @@ fn an_attached_program_is_read_once_it_has_enough_memory() {
     let found = report(&[&text]);
     assert!(found["at"]["time_ns"].as_u64().is_some_and(|at| at > 0), "{found:#}");
     assert!(found["bytes"].as_u64().is_some_and(|bytes| bytes >= 1 << 10), "{found:#}");
+    let said = heaptape(["leaks", &text]).text();
+    assert!(said.contains("note: who holds what was read ") && said.contains(", not at the end: "), "{said}");
     earlier.make_blocks();
 }
 

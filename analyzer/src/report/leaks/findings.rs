@@ -44,6 +44,8 @@ pub struct LeakReport<'a> {
     pub missing: Vec<(&'a Process, Vec<Missing>)>,
     /// The suppressions, with what each of them suppressed.
     pub rules: Rules,
+    /// When it was read who holds what, if that was before the end.
+    pub held_before: Option<String>,
 }
 
 impl<'a> LeakReport<'a> {
@@ -57,6 +59,7 @@ impl<'a> LeakReport<'a> {
             peak_bytes: 0,
             missing: Vec::new(),
             rules,
+            held_before: None,
         }
     }
 
@@ -108,7 +111,7 @@ impl<'a> LeakReport<'a> {
             let is_own = |leak: &&mut Leak| std::ptr::eq(leak.process, *process);
             let own: Vec<&mut Leak> =
                 self.leaks.iter_mut().chain(&mut self.freed_at_exit).filter(|leak| is_own(leak)).collect();
-            held::add(process, own, symbols);
+            self.held_before = held::add(process, own, symbols).or(self.held_before.take());
         }
     }
 

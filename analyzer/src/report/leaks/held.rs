@@ -3,6 +3,7 @@
 
 use super::Leak;
 use crate::load::Process;
+use crate::report::PointInTime;
 use crate::report::frames::call_site;
 use crate::report::holders::{Amount, Holders};
 use crate::report::lost::{self, Lost};
@@ -288,17 +289,19 @@ impl BySite {
     }
 }
 
-/// Adds to the leaks of a process who holds them.
-pub(super) fn add(process: &Process, leaks: Vec<&mut Leak>, symbols: &mut Symbolizer) {
+/// Adds to the leaks of a process who holds them. Returns what is said where that was read before the end.
+pub(super) fn add(process: &Process, leaks: Vec<&mut Leak>, symbols: &mut Symbolizer) -> Option<String> {
     // A file that cannot be read is a matter of `holds`.
-    let Ok(Some(mut holders)) = Holders::of(process, symbols) else { return };
+    let Ok(Some(mut holders)) = Holders::of(process, symbols) else { return None };
     // The blocks of another time are others.
     if !holders.snapshot.is_of_end() && process.core.is_none() {
-        return;
+        let when = PointInTime::at(process, holders.snapshot.head.tick, None).text();
+        return Some(format!("who holds what was read {when}, not at the end: heaptape holds shows it"));
     }
     let lost = lost::find(&mut holders);
     let by_site = BySite::of(&holders, &lost);
     leaks.into_iter().for_each(|leak| leak.held = by_site.held(&leak.sites));
+    None
 }
 
 #[cfg(test)]
