@@ -5,6 +5,16 @@ const HOLDERS_LISTED = 15;
 /** Share of the map below which an area is drawn without its parts. */
 const SMALL_AREA = 24 * 16;
 
+/** Who holds the blocks of several leaks together; nothing if that was not recorded. */
+function heldOfAll(leaks) {
+  const known = leaks.map((leak) => leak.held).filter(Boolean);
+  if (known.length === 0) return null;
+  const by = new Map();
+  for (const root of known.flatMap((held) => held.by)) by.set(root.name, { ...root, bytes: root.bytes + (by.get(root.name)?.bytes ?? 0) });
+  const sum = (value) => known.reduce((all, held) => all + value(held), 0);
+  return { by: [...by.values()].sort((a, b) => b.bytes - a.bytes), lost_bytes: sum((held) => held.lost_bytes), cycle_bytes: sum((held) => held.cycle_bytes) };
+}
+
 /** Who holds the blocks of a leak, in one sentence; nothing if that was not recorded. */
 function heldText(held) {
   if (!held) return "";

@@ -120,7 +120,7 @@ function leakCard(leaks, number, total) {
       h("h3", {}, bytes(all_bytes), h("span", { class: "muted" }, atExit ? " at most" : ` in ${counted(all_blocks, "block")}`, leaks.length > 1 && ` from ${leaks.length} stacks`)),
       h("span", { class: `verdict ${SERIOUS.includes(leak.verdict) ? "serious" : ""}`, title: VERDICTS[leak.verdict] }, leak.title)),
     whole && sparkline(whole),
-    h("ul", { class: "evidence" }, evidenceOf(leak, leaks.length > 1 && !atExit ? all_bytes : leak.bytes, total, process, leaks.length).map((line_) => h("li", {}, line_))),
+    h("ul", { class: "evidence" }, evidenceOf(leak, leaks.length > 1 && !atExit ? all_bytes : leak.bytes, total, process, leaks).map((line_) => h("li", {}, line_))),
     body, h("div", { class: "leak-more" }, all, find, copy));
 }
 
@@ -139,12 +139,12 @@ function stackOfProgram(leaks, most) {
   return h("ol", {}, shown.map((frame, at) => h("li", {}, named(frame.short, frame.function), at === 0 && lines !== "" ? placeOf(frame, lines) : placeOf(frame))));
 }
 
-/** The evidence of a leak that is shown for `stacks` with `all` bytes. */
-function evidenceOf(leak, all, total, process, stacks) {
-  const found = [];
+/** The evidence of a leak that is shown for `leaks` with `all` bytes. */
+function evidenceOf(leak, all, total, process, leaks) {
+  const found = [], stacks = leaks.length;
   const several = page.processes.length > 1;
   if (leak.verdict !== AT_EXIT) found.push(`${percent(all, total)} of all bytes live at the end${several ? `, in ${COMPARING() ? (process.recording === 0 ? "before: " : "after: ") : ""}${process.name} (pid ${process.pid})` : ""}`);
-  const held = heldText(leak.held);
+  const held = heldText(heldOfAll(leaks));
   if (held !== "") found.push(h("span", {}, h("bdi", {}, held)));
   const why = leak.evidence;
   if (!why) {
