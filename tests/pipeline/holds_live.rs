@@ -225,13 +225,13 @@ fn other_users_get_no_references() {
     let mut variables = environment.split(|byte| *byte == 0);
     let socket = variables.find_map(|one| one.strip_prefix(b"HEAPTAPE_SOCKET=")).expect("the socket");
     let socket = String::from_utf8_lossy(socket).into_owned();
-    // The message as the command sends it.
+    // The message as the command sends it, which waits until all is read.
     let ask = "import os, socket, struct, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 os.setuid(int(sys.argv[3]))
 s.connect(sys.argv[1])
 s.send(struct.pack('<4sHHII', b'HTPE', 8, 0, int(sys.argv[2]), 5).ljust(64, b'\\0'))
-print(len(s.recv(65536)) > 0)";
+print(len(list(iter(lambda: s.recv(65536), b''))) > 0)";
     let answered = |uid: &str| {
         let output = Command::new("python3").args(["-c", ask, &socket, &pid, uid]).output().expect("python runs");
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
