@@ -2,9 +2,9 @@
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 static void *kept;
-static char alternate[64 << 10];
 
 __attribute__((noinline)) static void allocates(void) {
     kept = malloc(1709);
@@ -19,9 +19,10 @@ __attribute__((noinline)) static void interrupted(void) {
     __asm__ volatile("" ::: "memory");
 }
 int main(void) {
-    stack_t stack = { .ss_sp = alternate, .ss_size = sizeof alternate };
+    stack_t stack = { .ss_size = 64 << 10 };
     struct sigaction action = { .sa_handler = handles, .sa_flags = SA_ONSTACK };
-    if (sigaltstack(&stack, 0) || sigaction(SIGUSR1, &action, 0)) return 1;
+    stack.ss_sp = mmap(0, stack.ss_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack.ss_sp == MAP_FAILED || sigaltstack(&stack, 0) || sigaction(SIGUSR1, &action, 0)) return 1;
     interrupted();
     return !kept;
 }
