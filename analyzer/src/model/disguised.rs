@@ -9,6 +9,8 @@ const MAX_WORDS: usize = 4 << 20;
 /// Blocks from which on a constant is no chance, and how many are compared.
 pub(crate) const LEAST: usize = 4;
 const COMPARED: usize = 1000;
+/// Most words that are looked at, for all kinds of blocks together: some seconds.
+const MAX_LOOKS: usize = 64 << 20;
 /// Bits of an address.
 const ADDRESS_BITS: u32 = 48;
 
@@ -17,6 +19,7 @@ const ADDRESS_BITS: u32 = 48;
 pub(crate) struct OddWords {
     words: FxHashSet<u64>,
     is_full: bool,
+    looks: usize,
 }
 
 type Disguise = fn(u64) -> u64;
@@ -47,9 +50,10 @@ impl OddWords {
     }
 
     /// Returns the disguise in which nearly all of these addresses are in memory.
-    pub(crate) fn disguise(&self, addresses: &[u64]) -> Option<&'static str> {
+    pub(crate) fn disguise(&mut self, addresses: &[u64]) -> Option<&'static str> {
         let &[first, .., last] = addresses else { return None };
-        if self.is_full || addresses.len() < LEAST {
+        self.looks = self.looks.saturating_add(DISGUISES.len() * self.words.len());
+        if self.is_full || addresses.len() < LEAST || self.looks > MAX_LOOKS {
             return None;
         }
         let others = [addresses[addresses.len() / 2], last];
@@ -107,5 +111,15 @@ mod tests {
         // Half of the blocks only.
         assert_eq!(memory(own.iter().step_by(2).map(|at| at ^ 0x1234_5678_9abc_def1)).disguise(&own), None);
         assert_eq!(memory([own[0] ^ 0xabcd << 48]).disguise(&own[..1]), None);
+    }
+
+    #[test]
+    fn very_many_kinds_of_blocks_are_not_all_compared() {
+        let own = addresses();
+        let hidden = own.iter().map(|at| at ^ 0x1234_5678_9abc_def1);
+        let mut words = memory(hidden.chain((1..1_000_000u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
+        assert_eq!(words.disguise(&own), Some("XOR"));
+        words.looks = MAX_LOOKS;
+        assert_eq!(words.disguise(&own), None);
     }
 }

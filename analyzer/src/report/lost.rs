@@ -2,8 +2,8 @@
 //!
 //! That no pointer was found is one sign. A program may hide a pointer (XOR, compression, tags in
 //! the high bits), so a second sign is needed before we call a block lost: it is old, or many of
-//! its site are alike. In a core we also look for pointers in a disguise. A cycle is proven if its counts of references are those that its own blocks
-//! have.
+//! its site are alike. In a core we also look for pointers in a disguise. A cycle is proven if its
+//! counts of references are those that its own blocks have.
 
 use super::holders::{Amount, Counts, Holders};
 use crate::load::tape::TraceRange;
