@@ -276,6 +276,19 @@ fn verdicts_of_cpp_containers_match_their_labels() {
     judged(&Target::program("leaks/containers.cpp").build(), CONTAINERS, Pace::Paced);
 }
 
+/// A range that ends with an event ends at its time, too: what the program did later is no sign that
+/// nothing grew until then.
+#[test]
+fn a_range_up_to_an_event_is_judged_up_to_its_time() {
+    let recording = recorded(&Target::program("leaks/rests.c").build(), "", Pace::Long, &[]);
+    for (range, verdict) in [(&[][..], "one-time"), (&["--until", "1000"], "growing"), (&["--until", "10s"], "growing")]
+    {
+        let output = recording.heaptape(&[&["leaks", "--json", "--all"], range].concat());
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(answer["leaks"][0]["verdict"], verdict, "{range:?}: {:#}", answer["leaks"]);
+    }
+}
+
 #[test]
 fn evidence_has_ages_lifetimes_and_free_sites() {
     let program = Target::program("leaks/labelled.c").build();

@@ -39,6 +39,37 @@ impl Process {
         decoded.events.iter().find(|event| event.number >= number).map(|event| event.position())
     }
 
+    /// Returns the tick after the events before one with a number: what came later is not of their time. For a
+    /// chunk that cannot be read it is the chunk's end; without times, for several segments, and after the
+    /// last event there is none.
+    pub(super) fn tick_after(&self, number: u64) -> u64 {
+        if number == 0 || number >= self.tape.events || !self.has_times() {
+            return u64::MAX;
+        }
+        let mut last = None;
+        for range in &self.tape.ranges {
+            match range {
+                TraceRange::Committed { before, chunk, .. } if before.saturating_add(chunk.events) <= number => {
+                    last = last.max(Some(chunk.last_tick));
+                }
+                TraceRange::Committed { before, chunk, .. } if *before < number => {
+                    last = last.max(Some(self.last_tick_before(range, number).unwrap_or(chunk.last_tick)));
+                }
+                // Its ticks are known when it is read.
+                TraceRange::Salvage { before, .. } if *before < number => return u64::MAX,
+                TraceRange::Committed { .. } | TraceRange::Salvage { .. } => {}
+            }
+        }
+        last.map_or(u64::MAX, |tick| tick.saturating_add(1))
+    }
+
+    /// Returns the last tick of the events of a range before one with a number.
+    fn last_tick_before(&self, range: &TraceRange, number: u64) -> Option<u64> {
+        let Events::Taped { tape, trace: Some(trace) } = &self.events else { return None };
+        let decoded = Decoder::default().decode(tape, trace, &self.chunk_context(trace), range, Vec::new());
+        decoded.events.iter().filter(|event| event.number < number).map(|event| event.tick).max()
+    }
+
     /// Returns the index of the last allocation, which is also their number.
     pub(super) fn last_allocation(&self) -> Option<u64> {
         let found = self.tape.ranges.iter().rev().find_map(|range| committed(range).filter(|chunk| chunk.1 > 0));

@@ -492,7 +492,10 @@ impl Process {
             let whole = *bound == Bound::Share(1.0);
             let (number, tick) = resolve(bound, span.first_tick);
             span.end = if whole { u64::MAX } else { number.unwrap_or(u64::MAX) };
-            let end_tick = tick.unwrap_or(if matches!(bound, Bound::Mark(_)) { 0 } else { u64::MAX });
+            let end_tick = tick.unwrap_or_else(|| match bound {
+                Bound::Mark(_) => 0,
+                _ => number.map_or(u64::MAX, |number| self.tick_after(number)),
+            });
             span.end_tick = if whole { u64::MAX } else { end_tick };
         }
         span

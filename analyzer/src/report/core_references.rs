@@ -91,15 +91,19 @@ fn moment(process: &Process, core: &Core) -> Option<Bound> {
     // The program stands still until the file is complete.
     let since = core.file.written_unix_ns.checked_sub(process.clock.start_unix_ns);
     let since = since.filter(|_| process.has_times() && process.clock.start_unix_ns != 0);
+    let within = |nanos: &u64| process.clock.tick(*nanos) <= process.tape.last_tick;
     if let Some(heap) = &core.heap {
         let written = since.map_or(u64::MAX, |nanos| process.clock.tick(nanos));
         let mut model = CoreMoment::new(heap, written);
         replay(process, Span::ALL, &Progress::new("reading events"), &mut model);
         if model.is_known() {
-            return Some(Bound::Number(model.events()));
+            // A program that did nothing since has no event to tell when that was.
+            let number = Bound::Number(model.events());
+            let is_last = model.events() >= process.tape.events;
+            return Some(since.filter(within).filter(|_| is_last).map_or(number, Bound::Time));
         }
     }
-    since.filter(|nanos| process.clock.tick(*nanos) <= process.tape.last_tick).map(Bound::Time)
+    since.filter(within).map(Bound::Time)
 }
 
 fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> {
