@@ -165,13 +165,72 @@ fn without_defaults(class: &str) -> String {
     out.replace(", (__gnu_cxx::_Lock_policy)2", "").replace(", alloc::alloc::Global", "")
 }
 
+/// Returns the qualified name of a function without arguments, and without what it returns.
+fn path_of(function: &str) -> String {
+    let (mut path, mut depth) = (String::new(), 0u32);
+    for character in function.chars() {
+        match character {
+            // `(anonymous namespace)::f` and `f(int)`
+            '(' if depth == 0 && !path.is_empty() && !path.ends_with("::") => break,
+            '<' | '(' | '[' | '{' => depth += 1,
+            '>' | ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 => path.clear(),
+            _ if depth == 0 => path.push(character),
+            _ => {}
+        }
+    }
+    path
+}
+
+/// Returns whether a function hands memory to its caller under another name: a library's, or an
+/// allocator's. What another one allocates is its own, wherever it is called from.
+fn passes_memory_on(function: &str, path: &str) -> bool {
+    const LIBRARIES: [&str; 5] = ["std::", "__gnu_cxx::", "alloc::", "core::", "hashbrown::"];
+    const STARTS: [&str; 4] = ["operator new", "__rust_", "__rdl_", "__rg_"];
+    const ALLOCATORS: [&str; 9] = [
+        "malloc",
+        "calloc",
+        "realloc",
+        "memalign",
+        "aligned_alloc",
+        "posix_memalign",
+        "allocate",
+        "do_allocate",
+        "alloc",
+    ];
+    let is_of = |name: &str| LIBRARIES.iter().any(|library| name.starts_with(library));
+    let is_rust = function.starts_with('<')
+        && (is_of(function.trim_start_matches(['<', '&'])) || function.contains(" as alloc::"));
+    is_rust
+        || is_of(path)
+        || STARTS.iter().any(|start| function.starts_with(start))
+        || ALLOCATORS.contains(&path.rsplit("::").next().unwrap_or_default())
+}
+
+/// Returns whether a function makes an object in memory that is there already: what is allocated
+/// meanwhile is the object's, and not the object.
+fn constructs(path: &str) -> bool {
+    const NAMES: [&str; 5] = ["construct", "construct_at", "__construct_at", "_Construct", "_S_construct"];
+    path.starts_with("std::") && NAMES.contains(&path.rsplit("::").next().unwrap_or_default())
+        || path.starts_with("__gnu_cxx::") && path.ends_with("::construct")
+}
+
 /// Returns the type of the blocks of a call stack, from the names of its innermost functions,
 /// inlined ones included.
 pub(crate) fn type_of_stack<'a>(functions: impl IntoIterator<Item = &'a str>) -> Option<String> {
     /// Frames of the library between the allocation and the function that names the type.
     const MOST: usize = 14;
-    let functions: Vec<&str> = functions.into_iter().take(MOST).collect();
+    /// Frames of an allocator of the program's own in `operator new`.
+    const INSIDE: usize = 6;
+    let mut functions: Vec<&str> = functions.into_iter().take(MOST).collect();
+    let is_operator = |function: &&str| function.starts_with("operator new") || function.starts_with("__rust_alloc");
+    let inner = functions.iter().take(INSIDE).rposition(is_operator).unwrap_or(0);
+    functions.drain(..inner);
     for (position, function) in functions.iter().enumerate() {
+        let path = path_of(function);
+        if constructs(&path) || !passes_memory_on(function, &path) {
+            return None;
+        }
         let found = FUNCTIONS.iter().find_map(|rule| matched(rule, function));
         if let Some((argument, phrase)) = found {
             let class = phrase_of_class(argument);
@@ -304,6 +363,29 @@ mod tests {
         assert_eq!(of(&["alloc::boxed::Box<u8, alloc::alloc::Global>::new_in"]), "u8");
         assert_eq!(of(&["alloc::boxed::Box<T>::new", "shop::main"]), "", "a parameter is no type");
         assert_eq!(of(&["<alloc::string::String as core::clone::Clone>::clone"]), "text of String");
+    }
+
+    /// What a function of the program or of another library allocates, and what an object does while a
+    /// container makes it, is not the element of the container that called it.
+    #[test]
+    fn only_what_the_library_allocates_has_the_type_of_its_argument() {
+        const EMPLACE: &str = "std::thread& std::vector<std::thread, std::allocator<std::thread> >::emplace_back<void (&)(int), int>(void (&)(int), int&&)";
+        const CONSTRUCT: &str = "void std::allocator_traits<std::allocator<std::thread> >::construct<std::thread, void (&)(int), int>(std::allocator<std::thread>&, std::thread*, void (&)(int), int&&)";
+        const START: &str = "std::thread::_M_start_thread(std::unique_ptr<std::thread::_State, std::default_delete<std::thread::_State> >, void (*)())";
+        for inner in [&["calloc", "_dl_allocate_tls", "pthread_create", START][..], &["operator new(unsigned long)"]] {
+            let stack = [inner, &["std::thread::thread<void (&)(int), int>(void (&)(int), int&&)", CONSTRUCT, EMPLACE]];
+            assert_eq!(of(&stack.concat()), "", "{inner:?}");
+        }
+        assert_eq!(of(&["operator new(unsigned long)", "Shape::Shape()", "std::make_unique<Shape>()"]), "");
+        assert_eq!(of(&["malloc", "shop::take(int)", "std::vector<Order, std::allocator<Order> >::resize(int)"]), "");
+        assert_eq!(of(&["alloc::alloc::alloc", "shop::boxed", "alloc::boxed::Box<shop::Order>::new"]), "");
+        // An allocator of the program hands it on.
+        let own = "shop::Pool<Order>::allocate(unsigned long)";
+        let vector = "std::_Vector_base<Order, shop::Pool<Order> >::_M_allocate(unsigned long)";
+        assert_eq!(of(&["malloc", own, vector]), "Order[] of vector");
+        let operator = ["shop::heap(unsigned long)", "operator new(unsigned long)"];
+        assert_eq!(of(&[&operator[..], &["std::make_unique<Order>()"]].concat()), "Order");
+        assert_eq!(of(&["malloc", "shop::heap", "__rust_alloc", "alloc::rc::Rc<shop::Node>::new"]), "Rc<shop::Node>");
     }
 
     #[test]
