@@ -14,6 +14,8 @@
 //! | `ns`, `us`, `ms` | a part of a second |
 //! | none, `s` | seconds |
 //! | `m` or `min`, `h`, `d` | minutes, hours, days |
+//!
+//! A time may have several parts, larger units first, as reports print it: `3m40s`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +24,7 @@ use std::time::Duration;
 /// The two grammars in one line each, for `--help`.
 pub const HELP: &str = "\
 Sizes are numbers with a unit: 4096 (bytes), 512KiB or 512K, 1.5GiB, 10MB (1000 * 1000 bytes).
-Times are numbers with a unit: 250us, 300ms, 1.5s, 2m, 1h, 30d.";
+Times are numbers with a unit: 250us, 300ms, 1.5s, 2m, 1h, 30d, or several: 3m40s.";
 
 /// A number of bytes.
 ///
@@ -103,18 +105,29 @@ impl FromStr for Time {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         const SECOND: u128 = 1_000_000_000;
-        let (number, unit) = split(text).ok_or(Error::NotATime)?;
-        let scale = match unit {
-            "ns" => 1,
-            "us" => 1000,
-            "ms" => 1_000_000,
-            "" | "s" => SECOND,
-            "m" | "min" => 60 * SECOND,
-            "h" => 3600 * SECOND,
-            "d" => 86_400 * SECOND,
-            _ => return Err(Error::NotATime),
-        };
-        let nanos = number.times(scale).ok_or(Error::TooLarge)?;
+        let (mut rest, mut nanos, mut last) = (text.trim(), 0u128, u128::MAX);
+        while last == u128::MAX || !rest.is_empty() {
+            let (number, after) = split(rest).ok_or(Error::NotATime)?;
+            let end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+            let (unit, next) = after.split_at(end);
+            let scale = match unit {
+                "ns" => 1,
+                "us" => 1000,
+                "ms" => 1_000_000,
+                "" if last == u128::MAX && next.is_empty() => SECOND,
+                "s" => SECOND,
+                "m" | "min" => 60 * SECOND,
+                "h" => 3600 * SECOND,
+                "d" => 86_400 * SECOND,
+                _ => return Err(Error::NotATime),
+            };
+            // The larger unit comes first.
+            if scale >= last {
+                return Err(Error::NotATime);
+            }
+            nanos = number.times(scale).and_then(|part| nanos.checked_add(part)).ok_or(Error::TooLarge)?;
+            (rest, last) = (next.trim_start(), scale);
+        }
         let seconds = u64::try_from(nanos / SECOND).map_err(|_| Error::TooLarge)?;
         Ok(Time(Duration::new(seconds, (nanos % SECOND) as u32)))
     }
@@ -194,11 +207,16 @@ mod tests {
             ("0.5h", 1_800_000_000_000),
             ("30d", 30 * 86_400_000_000_000),
             ("0.1ns", 0),
+            ("3m40s", 220_000_000_000),
+            ("1h01m", 3_660_000_000_000),
+            ("1m 1.5s", 61_500_000_000),
+            ("3.142 s", 3_142_000_000),
         ] {
             assert_eq!(text.parse(), Ok(Time(Duration::from_nanos(nanos))), "{text}");
         }
         assert_eq!("999999999d".parse(), Ok(Time(Duration::from_secs(999_999_999 * 86_400))));
-        for text in ["", "s", "1y", "1S", "-1s", "3 parsecs", "1e9", "1KiB"] {
+        for text in ["", "s", "1y", "1S", "-1s", "3 parsecs", "1e9", "1KiB", "40s3m", "1m1m", "1m30", "3m,40s", "1m-1s"]
+        {
             assert_eq!(text.parse::<Time>(), Err(Error::NotATime), "{text}");
         }
         assert_eq!("18446744073709551615h".parse::<Time>(), Err(Error::TooLarge));
