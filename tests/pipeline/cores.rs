@@ -81,6 +81,7 @@ fn wrong_frees_are_named() {
         assert_eq!(answer["signal"]["name"], "SIGABRT", "{answer:#}");
         let row = &answer["wrong_frees"][0];
         assert_eq!((&row["kind"], &row["is_last"]), (&kind.into(), &true.into()), "{way}: {answer:#}");
+        assert!(answer["abort_message"].as_str().is_some_and(|text| text.starts_with("free(): ")), "{way}: {answer:#}");
         let block = &row["blocks"][0];
         match way {
             "double_free" => assert!(has_function(&block["end"], "drop"), "{answer:#}"),

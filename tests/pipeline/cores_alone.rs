@@ -111,6 +111,47 @@ fn a_damaged_header_is_named_with_the_block_before_it() {
     assert_eq!((&holds["lacks"], &holds["lost_blocks"]), (&"".into(), &printed.lost().into()), "{holds:#}");
 }
 
+/// With a recording, it has a name.
+#[test]
+fn a_damaged_header_is_named_beside_a_recording() {
+    if !are_cores_written() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = Program::new(target::c("core_heap")).arg("damaged").folder(folder.path()).recorded();
+    let printed = Printed::of(&recording.outcome);
+    let core = core_in(folder.path());
+    let output = recording.heaptape(&["core", "--json", core.to_str().expect("a path")]).success();
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let answer = &answer["processes"][0];
+    let damage = &answer["heap"]["damage"];
+    assert_eq!(damage.as_array().map(Vec::len), Some(1), "{answer:#}");
+    let before = &damage[0]["before"];
+    assert_eq!(before["address"], printed.damaged.expect("a block"), "{answer:#}");
+    assert!(before["line"].as_str().is_some_and(|line| line.starts_with("a live block of hold ")), "{answer:#}");
+    assert!(answer["verdict"].as_str().is_some_and(|text| text.contains("0x4141414141414141")), "{answer:#}");
+}
+
+/// What the C library says before it ends a program is in the core, and nowhere else if nobody read its
+/// standard error.
+#[test]
+fn what_the_library_said_is_read_from_the_core() {
+    if !are_cores_written() {
+        return;
+    }
+    for (way, said) in [("double_free", "free(): double free detected"), ("stack", "free(): invalid ")] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let _ = Program::new(target::c("misuses")).arg(way).folder(folder.path()).plain();
+        let core = core_in(folder.path());
+        let answer = json(&["core", "--json", core.to_str().expect("a path")]);
+        let verdict = answer["verdict"].as_str().expect("a verdict");
+        assert!(verdict.contains(&format!("; the C library said: {said}")), "{verdict}");
+    }
+    // It said nothing here.
+    let Some((_, core, _folder)) = crashed("", "true") else { return };
+    assert_eq!(json(&["core", "--json", core.to_str().expect("a path")])["abort_message"], Value::Null);
+}
+
 #[test]
 fn a_core_without_all_memory_calls_nothing_lost() {
     let Some((printed, core, _folder)) = crashed("", "true") else { return };

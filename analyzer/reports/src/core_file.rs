@@ -16,7 +16,7 @@ use heaptape_analyzer::report::holders::Holders;
 use heaptape_analyzer::report::{Error, Outcome, Query};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, clean_name, counted, duration};
-use heaptape_analyzer::{Process, Progress, Replay};
+use heaptape_analyzer::{Core, Process, Progress, Replay};
 use heaptape_formats::core_file::{CoreFile, Signal, Thread};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -108,15 +108,20 @@ struct CoreReport {
     signal: Option<SignalRow>,
     /// The answer in one sentence.
     verdict: String,
+    /// What the C library said when it ended the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    abort_message: Option<String>,
     threads: Vec<ThreadRow>,
     places: Vec<PlaceRow>,
     wrong_frees: Vec<WrongRow>,
-    /// What the memory itself shows, without a recording.
+    /// What the memory itself shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     heap: Option<HeapRow>,
     /// What is live, if the program ran on.
     #[serde(skip_serializing_if = "Option::is_none")]
     alive: Option<AliveRow>,
+    #[serde(skip)]
+    is_recorded: bool,
 }
 
 fn signal_name(number: i32) -> &'static str {
@@ -156,6 +161,9 @@ pub fn run(
             Some(blocks) => (question.answer_unrecorded(&blocks), Vec::new()),
             None => question.answer(process.span(&query.scope.range), progress),
         };
+        if let Some(message) = &answer.abort_message {
+            answer.verdict = format!("{}; the C library said: {message}", answer.verdict);
+        }
         if let Some(alive) = &alive {
             answer.verdict = alive.verdict(answer.threads.len(), answer.heap.as_ref());
         }
@@ -202,16 +210,35 @@ impl Question<'_> {
             }
         }
         let verdict = self.verdict(&places, &wrong_frees);
-        (CoreReport { verdict, places, wrong_frees, ..self.head() }, outcome.missing)
+        // Of a program that ran on, its heap is whole.
+        let is_crash = self.core.signal.is_some_and(Signal::is_crash);
+        let heap = if is_crash { self.damaged_heap(&outcome.live) } else { None };
+        let verdict = with_damage(verdict, heap.as_ref());
+        (CoreReport { verdict, places, wrong_frees, heap, ..self.head() }, outcome.missing)
+    }
+
+    /// Returns the heap of glibc in the core, if its bookkeeping is damaged, with what was recorded of the
+    /// blocks before that.
+    fn damaged_heap(&mut self, live: &LiveSet) -> Option<HeapRow> {
+        let core = Core::open(self.options.path).ok()?;
+        let faults = &core.heap.as_ref()?.faults;
+        let mut heap = Blocks::of(&core, None).row().filter(|_| !faults.is_empty())?;
+        for (fault, row) in faults.iter().zip(&mut heap.damage) {
+            let chunk = fault.before.map_or(0, |chunk| chunk.address);
+            let block = live.iter().map(|(_, block)| block).find(|block| block.address == chunk);
+            if let (Some(block), Some(before)) = (block, &mut row.before) {
+                let (stacks, names) = (self.process.stacks(), self.symbols.names());
+                let maker = frame_line(&call_site(self.symbols, stacks, block.site, 1).frame, names);
+                before.line = format!("a live block of {maker}");
+            }
+        }
+        Some(heap)
     }
 
     /// Answers without a recording.
     fn answer_unrecorded(&mut self, blocks: &Blocks<'_>) -> CoreReport {
         let (places, heap) = (self.unrecorded_places(blocks), blocks.row());
-        let mut verdict = self.verdict(&places, &[]);
-        if let Some(damage) = heap.as_ref().and_then(HeapRow::damage) {
-            verdict = format!("{verdict}; {damage}");
-        }
+        let verdict = with_damage(self.verdict(&places, &[]), heap.as_ref());
         CoreReport { verdict, places, heap, ..self.head() }
     }
 
@@ -229,11 +256,13 @@ impl Question<'_> {
                 address: signal.address.map(|address| format!("{address:#x}")),
             }),
             verdict: String::new(),
+            abort_message: self.core.abort_message(),
             threads,
             places: Vec::new(),
             wrong_frees: Vec::new(),
             heap: None,
             alive: None,
+            is_recorded: self.process.has_events(),
         }
     }
 
@@ -452,6 +481,14 @@ impl Question<'_> {
     }
 }
 
+/// Returns the answer with what is damaged.
+fn with_damage(verdict: String, heap: Option<&HeapRow>) -> String {
+    match heap.and_then(HeapRow::damage) {
+        Some(damage) => format!("{verdict}; {damage}"),
+        None => verdict,
+    }
+}
+
 /// Number of threads of one place whose ids are printed.
 const MAX_TIDS: usize = 8;
 
@@ -494,7 +531,7 @@ impl Report for CoreReport {
         let told = if self.alive.is_none() { told } else { Vec::new() };
         for place in told {
             screen.heading(&format!("{}: {}", place.found_in.join(", "), place.what))?;
-            let told = if self.heap.is_none() { &place.blocks[..] } else { &[] };
+            let told = if self.is_recorded { &place.blocks[..] } else { &[] };
             for (number, block) in told.iter().enumerate() {
                 screen.line(&format!("{}. {}", number + 1, location(block)))?;
                 print_block(screen, block)?;
@@ -512,7 +549,7 @@ impl Report for CoreReport {
         }
         let is_untold = |block: &BlockRow| block.end.as_ref().is_some_and(|end| end.has_no_stack());
         let blocks = || self.places.iter().flat_map(|place| &place.blocks);
-        if self.heap.is_none()
+        if self.is_recorded
             && self.alive.is_none()
             && blocks().chain(self.wrong_frees.iter().flat_map(|row| &row.blocks)).any(is_untold)
         {

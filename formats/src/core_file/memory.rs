@@ -57,6 +57,38 @@ impl CoreFile {
         Heap::in_mappings(self, self.mappings(), &pointers)
     }
 
+    /// Returns what glibc said when it ended the program, e.g. `free(): invalid pointer`, or what an
+    /// assertion did. It keeps the message in pages of its own for whoever reads the core: their size in
+    /// four bytes, and then the text (`__abort_msg` in sysdeps/posix/libc_fatal.c).
+    pub fn abort_message(&self) -> Option<String> {
+        const SIGABRT: i32 = 6;
+        const PAGE: u64 = 4096;
+        /// Most bytes of a message, and most pages that are looked at: those of a gigabyte.
+        const MOST: u64 = 16 * PAGE;
+        const PAGES: usize = 1 << 18;
+        self.signal.filter(|signal| signal.number == SIGABRT)?;
+        let is_own = |segment: &&Segment| segment.is_writable() && self.file_at(segment.start).is_none();
+        let starts = |segment: &Segment| {
+            let Segment { start, stored, .. } = *segment;
+            (0..stored / PAGE).map(move |page| (start.saturating_add(page * PAGE), stored - page * PAGE))
+        };
+        self.segments.iter().filter(is_own).flat_map(starts).take(PAGES).find_map(|(at, left)| {
+            let mut head = [0; 8];
+            self.read(at, &mut head);
+            let size = u64::from(u32::from_le_bytes([head[0], head[1], head[2], head[3]]));
+            let is_text = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t' | 0x80..);
+            let is_size = size % PAGE == 0 && (PAGE..=MOST.min(left)).contains(&size);
+            if !is_size || !head[4..].iter().all(is_text) {
+                return None;
+            }
+            let mut bytes = vec![0; size as usize - 4];
+            self.read(at.saturating_add(4), &mut bytes);
+            let text = &bytes[..bytes.iter().position(|byte| *byte == 0)?];
+            let message = String::from_utf8_lossy(text.strip_suffix(b"\n")?).into_owned();
+            text.iter().all(is_text).then_some(message)
+        })
+    }
+
     /// Returns what memory of the process the core lacks, as the end of a sentence; `None` if it has
     /// all that the process could write.
     pub fn lacks(&self) -> Option<String> {

@@ -22,7 +22,7 @@ pub(super) struct HeapRow {
     lost_blocks: u64,
     lost_bytes: u64,
     /// Where its bookkeeping is damaged.
-    damage: Vec<DamageRow>,
+    pub(super) damage: Vec<DamageRow>,
 }
 
 #[derive(Serialize)]
@@ -30,7 +30,7 @@ pub(super) struct DamageRow {
     address: String,
     what: String,
     /// The block before it, with what it is.
-    before: Option<NeighborRow>,
+    pub(super) before: Option<NeighborRow>,
     /// Bytes from there on of which nothing is known.
     unknown_bytes: u64,
 }
