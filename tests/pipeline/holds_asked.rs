@@ -63,6 +63,19 @@ fn a_process_that_nobody_records_is_said_to_be_that() {
     assert!(code != Some(0) && said.contains(&format!("there is no process {pid}")), "{said}");
 }
 
+/// The copy that is read is a further process of the program's group.
+#[test]
+fn a_program_that_may_make_no_process_is_said_to_be_that() {
+    let Some(group) = heaptape_tests::cgroup::Cgroup::full() else { return };
+    let folder = test_env::folder();
+    let dir = folder.path().join("r");
+    let (live, pid) = recorded(&dir, &[]);
+    std::fs::write(group.processes(), &pid).expect("it enters the group");
+    let (code, said) = asked(&["holds", "--live", &pid]);
+    assert!(code != Some(0) && said.contains("its cgroup may have no further process"), "{said}");
+    assert_eq!(live.end(), UNSEEN);
+}
+
 /// The command says that the recorder is stopped, and by which process. Once it goes on, it answers.
 #[test]
 fn a_stopped_recorder_is_named() {

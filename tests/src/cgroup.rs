@@ -28,6 +28,12 @@ impl Cgroup {
         Cgroup::with("cpu", &version_1, &[("cpu.max", "1000 1000000")])
     }
 
+    /// Creates a group whose processes can make no further one. Returns `None`, with a message on standard
+    /// error, if it cannot be created.
+    pub fn full() -> Option<Cgroup> {
+        Cgroup::with("pids", &[("pids.max", "1")], &[("pids.max", "1")])
+    }
+
     /// Ends the limit of a starved group.
     pub fn feed(&self) {
         for (file, value) in [("cpu.cfs_quota_us", "-1"), ("cpu.max", "max")] {

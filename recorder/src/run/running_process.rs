@@ -126,6 +126,18 @@ impl AttachError {
         matches!(self, AttachError::Refused { error, .. } if error.kind() == io::ErrorKind::AlreadyExists)
     }
 
+    /// Returns why there is no copy of it.
+    fn no_copy(error: Errno) -> AttachError {
+        match error {
+            Errno::EAGAIN => AttachError::Unsuitable(
+                "its user or its cgroup may have no further process (RLIMIT_NPROC, pids.max), and it is a copy of it that is \
+                 read"
+                    .into(),
+            ),
+            _ => AttachError::refused("a copy of it")(error),
+        }
+    }
+
     fn refused(what: &'static str) -> impl Fn(Errno) -> AttachError {
         move |error| AttachError::Refused { what, error: error.into() }
     }

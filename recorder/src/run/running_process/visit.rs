@@ -185,7 +185,7 @@ impl<'a> Visit<'a> {
         ptrace::setoptions(self.tid, options | Options::PTRACE_O_TRACECLONE).map_err(StopError::Trace)?;
         let made = self.call(libc::SYS_clone, [COPY as u64, frame.start, 0, 0, 0, 0]);
         ptrace::setoptions(self.tid, options).map_err(StopError::Trace)?;
-        let number = made.map_err(AttachError::refused("a copy of it"))?;
+        let number = made.map_err(AttachError::no_copy)?;
         let child = self.born.take().ok_or(AttachError::Stop(StopError::Ended))?;
         let is_held = match stops::wait(child, self.deadline)? {
             Stop::Ended => false,
