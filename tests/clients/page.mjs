@@ -1,4 +1,4 @@
-// Reads a page that compares two recordings as its own script does, and prints what it makes of functions and modules:
+// Reads a page as its own script does, and prints what it makes of functions and modules, and who holds what:
 // node page.mjs PAGE SCRIPTS...
 import fs from "node:fs";
 import vm from "node:vm";
@@ -14,6 +14,8 @@ const say = `load().then(() => {
   const rows = table["row.node"];
   const blamed = Array.from(rows, (node) => blamedNodes(node, 1).map(frameOf)[0]?.function);
   const ends = [0, 1].map(lastSlice);
-  console.log(JSON.stringify({ kept: page.kept, ends, slices: page.axis.slices, functions: name.map((name, at) => [name, module[at]]), blamed }));
+  const held = page.processes.map((process) => process.held ?? []);
+  const cards = typeof pathsOfAll === "undefined" ? [] : page.leaks.map((leak) => ({ bytes: leak.bytes, text: heldText(heldOfAll([leak])), both: heldOfAll([leak, leak]), paths: pathsOfAll([leak, leak]) }));
+  console.log(JSON.stringify({ held, cards, kept: page.kept, ends, slices: page.axis.slices, functions: name.map((name, at) => [name, module[at]]), blamed }));
 });`;
 vm.runInContext(`${source}\n${say}`, context);

@@ -198,12 +198,7 @@ fn page_of(before: &Recording, after: &Recording) -> Value {
     let arguments = ["export", "--format", "html", "-o"].map(std::ffi::OsString::from);
     let files = [page.clone().into(), before.folder.clone().into(), after.folder.clone().into()];
     let _ = heaptape(arguments.into_iter().chain(files)).success();
-    let root = test_env::root();
-    let scripts = ["data.js", "format.js", "state.js", "timeline.js", "tree.js"];
-    let scripts = scripts.map(|script| root.join("analyzer/src/export/html").join(script));
-    let output = Program::new(test_env::need("node")).arg(root.join("tests/clients/page.mjs")).arg(&page).args(scripts);
-    let output = output.plain().success().text();
-    serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"))
+    heaptape_tests::page::read(&page, &["timeline.js", "tree.js"])
 }
 
 /// On the axis of the longer run, the curve of the shorter one ends with its process, on both

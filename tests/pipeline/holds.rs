@@ -157,7 +157,7 @@ fn each_kind_of_root_holds_its_block() {
 fn without_references_the_answer_says_how_to_get_them() {
     let recording = Program::new(target::c("holds_roots")).recorded().success();
     let outcome = recording.heaptape(&["holds"]);
-    assert!(outcome.error().contains("record with --references"), "{}", outcome.error());
+    assert!(outcome.error().contains("record --references"), "{}", outcome.error());
 }
 
 #[test]
@@ -382,6 +382,79 @@ fn what_only_a_cache_or_a_type_holds_is_retained_by_it() {
     assert_eq!(retained("buckets of a hash table"), (Some(1), 1), "{report:#}");
     let text = recording.heaptape(&["holds"]).success().text();
     assert!(text.contains("only by it") && text.contains(" with what only they hold"), "{text}");
+}
+
+/// One old word on a stack leads into a map, and from there to all of it: not even a node is held only by
+/// the map, and the answer says by what else.
+#[test]
+fn a_second_holder_of_most_of_it_is_named() {
+    let program = Program::new(Target::program("holds_shared.cpp").build()).option("--references");
+    let recording = program.recorded().success();
+    let report = holds(&recording, &[]);
+    let root = |name: &str| {
+        let row = report["roots"].as_array().expect("roots").iter().find(|row| row["name"] == name);
+        row.unwrap_or_else(|| panic!("no {name}: {report:#}")).clone()
+    };
+    let shared = root("global shared");
+    assert_eq!((&shared["blocks"], &shared["only_blocks"]), (&4000.into(), &0.into()), "{shared:#}");
+    assert!(shared["also_by"].as_str().is_some_and(|name| name.starts_with("stack of thread")), "{shared:#}");
+    assert_eq!(shared["also_bytes"], shared["bytes"], "{shared:#}");
+    let alone = root("global alone");
+    assert_eq!((&alone["blocks"], &alone["only_blocks"]), (&1000.into(), &1000.into()), "{alone:#}");
+    assert_eq!((&alone["also_by"], &alone["also_bytes"]), (&Value::Null, &Value::Null), "{alone:#}");
+    let text = recording.heaptape(&["holds"]).success().text();
+    assert!(text.contains("global shared; 188 KiB of it also by stack of thread"), "{text}");
+}
+
+/// The map of the page is what is held by way of what.
+#[test]
+fn the_page_has_what_is_held_through_each_kind() {
+    let recording = cache(500);
+    let report = holds(&recording, &[]);
+    let page = page_of(&recording);
+    let root = &page["held"][0][0];
+    assert_eq!(
+        (&root["name"], &root["bytes"]),
+        (&report["roots"][0]["name"], &report["roots"][0]["bytes"]),
+        "{root:#}"
+    );
+    // Nearly all are in the buckets, and each holds the next one; the map itself knows the first node.
+    let mut part = root;
+    let way = ["buckets of", "hash node of", "Session of make_shared", "std::unique_ptr<Order>[] of vector", "Order"];
+    let blocks = [500 * 8 + 1, 500 * 8, 500 * 7, 500 * 5, 500 * 4];
+    for (start, blocks) in way.into_iter().zip(blocks) {
+        let parts = part["parts"].as_array().unwrap_or_else(|| panic!("no {start}: {root:#}"));
+        part =
+            parts.iter().find(|part| part["name"].as_str().is_some_and(|name| name.starts_with(start))).expect(start);
+        let found = part["blocks"].as_u64().expect("a number");
+        assert!((blocks * 98 / 100..=blocks).contains(&found), "{start} {blocks}: {root:#}");
+    }
+    assert_eq!(root["kinds"][0]["name"], "Order", "{root:#}");
+}
+
+/// The card of a leak has the way from its blocks to the root, and that of several leaks the sums.
+#[test]
+fn a_card_of_the_page_has_who_holds_it_and_how() {
+    let recording =
+        Program::new(Target::program("holds_shared.cpp").build()).option("--references").recorded().success();
+    let page = page_of(&recording);
+    let cards = page["cards"].as_array().expect("cards");
+    let card = cards.iter().find(|card| card["text"] == "Held by global kept (23.4 KiB)");
+    let card = card.unwrap_or_else(|| panic!("no card: {cards:#?}"));
+    let steps = card["paths"][0]["steps"].as_array().expect("steps");
+    assert_eq!((steps.len(), &steps[0]), (3, &"tree node of std::pair<int const, long>".into()), "{card:#}");
+    assert_eq!(steps[2], "global kept", "{card:#}");
+    // The map leads to the root of the tree, and to its ends.
+    let blocks = card["paths"][0]["blocks"].as_u64().expect("a number");
+    assert!((800..=1000).contains(&blocks) && card["bytes"] == 24_000, "{card:#}");
+    assert_eq!(card["both"]["by"][0]["bytes"], 48_000, "{card:#}");
+}
+
+/// Returns what the page makes of it.
+fn page_of(recording: &Recording) -> Value {
+    let file = recording.directory.path().join("page.html");
+    recording.heaptape(&["export", "--format", "html", "-o", file.to_str().expect("a path")]).success();
+    heaptape_tests::page::read(&file, &["timeline.js", "tree.js", "holders.js"])
 }
 
 /// What `setenv` has copied is lost by design; arrays that a program loses itself are lost.

@@ -19,6 +19,7 @@ pub mod harm;
 pub mod lossy;
 pub mod oracle;
 pub mod own;
+pub mod page;
 pub mod plain;
 pub mod random;
 pub mod recording;

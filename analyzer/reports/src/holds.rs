@@ -50,6 +50,22 @@ struct RootRow {
     /// What only this root leads to.
     only_blocks: u64,
     only_bytes: u64,
+    /// The other root that leads to most of it, unless only this one leads to at least a half.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    also_by: String,
+    /// How much of it that one leads to.
+    #[serde(skip_serializing_if = "is_zero")]
+    also_bytes: u64,
+}
+
+impl RootRow {
+    /// Returns the name, and who else holds most of it.
+    fn text(&self) -> String {
+        match 10 * self.also_bytes >= self.bytes && self.also_bytes > 0 {
+            true => format!("{}; {} of it also by {}", self.name, bytes(self.also_bytes), self.also_by),
+            false => self.name.clone(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -201,8 +217,8 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
     if is_there {
         return Ok(outcome);
     }
-    let remedy = "record with --references, and let the program end by exit or by the return of main; the daemon reads it \
-                  of a program that runs (heaptape holds --live NAME)";
+    let remedy = "that is read at the end of a program under record --references that ends by exit or by the return of main \
+                  and is not linked statically; of one that runs, heaptape holds --live PID reads it";
     Err(unanswerable(NOT_RECORDED, remedy))
 }
 
@@ -277,6 +293,8 @@ fn report(
             bytes: group.held.bytes,
             only_blocks: group.only.blocks,
             only_bytes: group.only.bytes,
+            also_by: group.also.map(|(other, _)| holders.groups[other as usize].name.clone()).unwrap_or_default(),
+            also_bytes: group.also.map(|(_, amount)| amount.bytes).unwrap_or_default(),
         })
         .collect();
     roots.sort_by(|a, b| (b.bytes, &a.name).cmp(&(a.bytes, &b.name)));
@@ -518,7 +536,7 @@ impl Report for HoldsReport {
                 .roots
                 .iter()
                 .take(self.top)
-                .map(|row| vec![bytes(row.bytes), count(row.blocks), bytes(row.only_bytes), row.name.clone()])
+                .map(|row| vec![bytes(row.bytes), count(row.blocks), bytes(row.only_bytes), row.text()])
                 .collect();
             screen.heading("Held by")?;
             screen.table(&["bytes", "blocks", "only by it", "nearest root"], &rows)?;

@@ -38,6 +38,35 @@ pub(crate) fn only_group(graph: &Graph, group_of: &[u32]) -> Vec<u32> {
     only
 }
 
+/// Number of groups that [`led_to`] tells apart.
+pub(crate) const GROUPS: usize = u32::BITS as usize;
+
+/// Returns for each block which of some groups of roots lead to it, a bit for each of the first
+/// [`GROUPS`]. `group_of` has the group of each root.
+pub(crate) fn led_to(graph: &Graph, group_of: &[u32], groups: &[u32]) -> Vec<u32> {
+    let mut led = vec![0u32; graph.blocks.len()];
+    let mut next = Vec::new();
+    let join = |led: &mut [u32], block: u32, bits: u32, next: &mut Vec<u32>| {
+        let known = &mut led[block as usize];
+        if *known | bits != *known {
+            *known |= bits;
+            next.push(block);
+        }
+    };
+    for (root, group) in graph.roots.iter().zip(group_of) {
+        if let Some(bit) = groups.iter().take(GROUPS).position(|one| one == group) {
+            join(&mut led, root.target, 1 << bit, &mut next);
+        }
+    }
+    in_rounds(&mut next, |block, next| {
+        let bits = led[block as usize];
+        for reference in graph.sure_references(block) {
+            join(&mut led, reference.target, bits, next);
+        }
+    });
+    led
+}
+
 /// Calls `found` with each set and each held block that is held no more without the set's blocks,
 /// those themselves among them. `set_of` has the set of each block, and [`NONE`] for blocks in none.
 pub(crate) fn of_sets(graph: &Graph, set_of: impl Fn(u32) -> u32, sets: usize, mut found: impl FnMut(usize, u32)) {
@@ -152,6 +181,19 @@ mod tests {
                 let rest = reached(&graph, Some(region), |_| false);
                 let expected: Vec<bool> = all.iter().zip(&rest).map(|(all, rest)| *all && !rest).collect();
                 prop_assert_eq!(only.iter().map(|group| *group == region).collect::<Vec<_>>(), expected);
+            }
+            let asked = [2, 0];
+            let led = led_to(&graph, &group_of, &asked);
+            for (bit, region) in asked.into_iter().enumerate() {
+                let is_its = |root: &&crate::model::references::Root| root.region == region;
+                let mut seen = vec![false; blocks as usize];
+                let mut next: Vec<u32> = graph.roots.iter().filter(is_its).map(|root| root.target).collect();
+                while let Some(block) = next.pop() {
+                    if !std::mem::replace(&mut seen[block as usize], true) {
+                        next.extend(graph.references(block).iter().map(|reference| reference.target));
+                    }
+                }
+                prop_assert_eq!(led.iter().map(|bits| bits >> bit & 1 != 0).collect::<Vec<_>>(), seen);
             }
             for (set, found) in all_sets(&graph, &sets, 67).into_iter().enumerate() {
                 let rest = reached(&graph, None, |block| sets[block as usize] as usize == set);

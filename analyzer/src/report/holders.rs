@@ -1,6 +1,9 @@
 //! Who holds the live blocks of a process, in words: roots with their names, blocks with their
 //! types or call sites, and the paths between them, merged where they read the same.
 
+mod shared;
+mod ways;
+
 use super::core_references;
 use crate::load::Process;
 use crate::load::references::ReferenceSnapshot;
@@ -37,7 +40,7 @@ impl Amount {
 }
 
 /// Something outside of blocks that holds some.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RootGroup {
     /// E.g. `global cache`.
     pub name: String,
@@ -49,13 +52,16 @@ pub struct RootGroup {
     pub held: Amount,
     /// The blocks that only it leads to.
     pub only: Amount,
+    /// The group that leads to most of what it holds as well, and to how much of that; `None` if only
+    /// it leads to at least a half, and for small ones.
+    pub also: Option<(u32, Amount)>,
 }
 
 impl RootGroup {
     /// Returns the group of what another one leads to by words in unused memory only.
     fn stale(of: &RootGroup) -> RootGroup {
         let name = format!("unused memory under {}", of.name);
-        RootGroup { name, kind: STALE, module: of.module.clone(), held: Amount::default(), only: Amount::default() }
+        RootGroup { name, kind: STALE, module: of.module.clone(), ..RootGroup::default() }
     }
 }
 
@@ -277,6 +283,7 @@ impl<'a> Holders<'a> {
             Holders { process, snapshot, groups, group_of: Vec::new(), labels, label_of, sites, steps, step_of };
         holders.sum(&group_of);
         holders.group_of = group_of;
+        holders.share();
         Ok(Some(holders))
     }
 
@@ -499,13 +506,8 @@ fn root_group(
     let name = snapshot.head.names.get((region.name as usize).wrapping_sub(1));
     let path = name.map(|name| name.lossy().into_owned()).unwrap_or_default();
     let file = path.rsplit('/').next().unwrap_or_default();
-    let group = |name: String, kind, module: &str| RootGroup {
-        name,
-        kind,
-        module: module.to_owned(),
-        held: Amount::default(),
-        only: Amount::default(),
-    };
+    let group =
+        |name: String, kind, module: &str| RootGroup { name, kind, module: module.to_owned(), ..RootGroup::default() };
     let thread = || {
         let named = process.tape.threads.values().find(|thread| thread.tid == region.thread);
         let name = named.map(|thread| thread.name.lossy().into_owned()).filter(|name| !name.is_empty());

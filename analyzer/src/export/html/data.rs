@@ -147,15 +147,29 @@ pub(super) struct HeldBy {
     /// Bytes that only it leads to.
     pub only_bytes: Option<u64>,
     /// The largest kinds of blocks.
+    pub kinds: Vec<HeldPart>,
+    /// The blocks that it leads to at once, each kind with all that it holds.
     pub parts: Vec<HeldPart>,
 }
 
-/// Blocks of one type, or of one function.
-#[derive(Debug, Serialize)]
+/// Blocks of one type, or of one function, with what they hold.
+#[derive(Debug, Default, Serialize)]
 pub(super) struct HeldPart {
     pub name: String,
     pub blocks: u64,
     pub bytes: u64,
+    /// The largest ones of what they hold.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<HeldPart>,
+}
+
+/// Blocks of a leak that are held in one way.
+#[derive(Debug, Serialize)]
+pub(super) struct HeldPath {
+    pub blocks: u64,
+    pub bytes: u64,
+    /// From the blocks outwards; the last one is the root.
+    pub steps: Vec<String>,
 }
 
 /// A named point in time that the program reported.
@@ -310,6 +324,9 @@ pub(super) struct Leak {
     /// Who holds its blocks, as in `leaks --json`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
+    /// The ways in which most of them are held.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<HeldPath>,
     /// Evidence of the verdict; `None` for a profile.
     pub evidence: Option<Evidence>,
 }

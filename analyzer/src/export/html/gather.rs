@@ -326,12 +326,12 @@ impl<'a> Gathered<'a> {
         }
         let at_exit = leaks::freed_at_exit(candidates, GroupBy::Function, symbols);
         self.grown_bytes = self.grown_bytes.saturating_add(at_exit.grown);
-        let (held_by, by_site) = held(candidates.process, symbols).unzip();
-        let held_of = |sites: &[u32]| by_site.as_ref().and_then(|by_site: &leaks::BySite| by_site.held(sites));
+        let mut sites: Vec<Vec<u32>> = Vec::new();
+        let of_process = self.leaks.len();
         for leak in at_exit.leaks {
             self.add(leak.verdict, leak.grown, 0, leak.stacks());
-            let held = held_of(&leak.sites);
-            self.leaks.push(Leak { held, ..exit_leak(number, leak) });
+            sites.push(leak.sites.clone());
+            self.leaks.push(exit_leak(number, leak));
         }
         // Only leaks that the page can hold get evidence.
         found.sort_by_key(|(leak, _)| (std::cmp::Reverse(leak.weight), leak.site));
@@ -339,12 +339,17 @@ impl<'a> Gathered<'a> {
             if let Some(basis) = judged.basis.filter(|_| rank < LEAKS) {
                 let evidence = candidates.evidence(judged.site, &basis, symbols);
                 leak.evidence = evidence.map(|evidence| Evidence { trend: judged.trend, ..evidence });
-                leak.held = held_of(&judged.sites);
             }
+            sites.push(if rank < LEAKS { judged.sites } else { Vec::new() });
             self.leaks.push(leak);
         }
+        let held = held(candidates.process, symbols);
+        if let Some(held) = &held {
+            let own = self.leaks[of_process..].iter_mut().zip(&sites);
+            held.add_to(&mut own.map(|(leak, sites)| (leak, &**sites)).collect::<Vec<_>>());
+        }
         self.bound_leaks();
-        held_by.unwrap_or_default()
+        held.map(|held| held.roots()).unwrap_or_default()
     }
 
     /// Adds leaks to the sums of their verdict.
@@ -392,6 +397,7 @@ fn leak(process: usize, judged: &JudgedLeak) -> Leak {
         bytes,
         grown: 0,
         held: None,
+        paths: Vec::new(),
         evidence: None,
     }
 }
@@ -410,6 +416,7 @@ fn exit_leak(process: usize, leak: leaks::Leak) -> Leak {
         bytes: 0,
         grown,
         held: None,
+        paths: Vec::new(),
         evidence,
     }
 }

@@ -1,9 +1,13 @@
-// Who holds what is live at the end: a map whose areas are the bytes of each root, divided into the kinds of blocks that it holds, and
-// the same as a table. The nearest root of a block counts, the most certain ones first.
+// Who holds what is live at the end: a map whose areas are the bytes of each root, in it the blocks that it leads to with all that those
+// hold, and so on; and the same as a table. The nearest root of a block counts, the most certain ones first.
 
 const HOLDERS_LISTED = 15;
 /** Share of the map below which an area is drawn without its parts. */
 const SMALL_AREA = 24 * 16;
+/** Height of the line that names an area with parts, and the space around those. */
+const AREA_TITLE = 17, AREA_EDGE = 2;
+/** Ways in which the blocks of a card are held that it shows. */
+const PATHS_SHOWN = 2;
 
 /** Who holds the blocks of several leaks together; nothing if that was not recorded. */
 function heldOfAll(leaks) {
@@ -26,6 +30,24 @@ function heldText(held) {
   if (held.cycle_bytes > 0) said.push(`in cycles that nothing else holds: ${bytes(held.cycle_bytes)}`);
   const text = said.join("; ");
   return text.slice(0, 1).toUpperCase() + text.slice(1);
+}
+
+/** The ways in which most blocks of several leaks are held, most bytes first. */
+function pathsOfAll(leaks) {
+  const by = new Map();
+  for (const path of leaks.flatMap((leak) => leak.paths ?? [])) {
+    const key = path.steps.join("\n"), known = by.get(key);
+    by.set(key, { ...path, blocks: path.blocks + (known?.blocks ?? 0), bytes: path.bytes + (known?.bytes ?? 0) });
+  }
+  return [...by.values()].sort((a, b) => b.bytes - a.bytes).slice(0, PATHS_SHOWN);
+}
+
+/** What holds the blocks of a card, from them to the root; nothing if that was not recorded, or is said in a word: a root holds them at once. */
+function pathLists(leaks) {
+  const blocks = leaks.reduce((sum, leak) => sum + leak.blocks, 0);
+  return pathsOfAll(leaks).filter((path) => path.steps.length > 2).map((path) => h("details", { class: "held-path" },
+    h("summary", {}, path.blocks < blocks ? `How ${count(path.blocks)} of them are held` : "How they are held"),
+    h("ol", {}, path.steps.map((step, at) => h("li", {}, at > 0 && h("span", { class: "muted" }, "← "), h("bdi", {}, step))))));
 }
 
 /** The roots of the shown processes, most bytes first. */
@@ -59,7 +81,7 @@ function paintHolders(view) {
   const roots = shownHolders();
   const all = roots.reduce((sum, root) => sum + root.bytes, 0);
   view.plot.hidden = view.body.hidden = all === 0;
-  fill(view.about, all === 0 ? "Of the shown processes that was not recorded." : "Bytes live at the end by what keeps them: the nearest global, thread-local data, stack or mapping that leads to them.");
+  fill(view.about, all === 0 ? "Of the shown processes that was not recorded." : "Bytes live at the end by what keeps them: the nearest global, thread-local data, stack or mapping that leads to them. In each area: what it leads to, with all that this holds.");
   if (all === 0) return;
   paintMap(view, roots, all);
   const several = roots.some((root) => root.of !== "");
@@ -72,7 +94,7 @@ function paintHolders(view) {
       h("th", { scope: "row" }, h("bdi", { class: isUnheld(root) ? "bad" : "" }, root.name)),
       several && h("td", {}, h("bdi", {}, root.of)),
       number(root.bytes, "Bytes", bytes), number(root.blocks, "Blocks", count), number(root.only_bytes, "Only by it", bytes),
-      h("td", {}, h("bdi", {}, root.parts.slice(0, 3).map((part) => `${part.name} ${bytes(part.bytes)}`).join(", "))))))),
+      h("td", {}, h("bdi", {}, root.kinds.map((part) => `${part.name} ${bytes(part.bytes)}`).join(", "))))))),
     roots.length > shown.length && h("button", { type: "button", class: "plain more-rows", onclick: () => { view.more = true; paintHolders(view); } }, `${count(roots.length - shown.length)} more`));
 }
 
@@ -117,34 +139,33 @@ function paintMap(view, roots, all) {
     const fillOf = (name) => (isUnheld(root) ? `oklch(${light + grain(name) * 0.02} 0.07 25)` : `oklch(${light + grain(name) * 0.03} ${at < HUES.length ? 0.055 : 0.012} ${hue})`);
     const tip = [["strong", root.name], ["", `${bytes(root.bytes)} in ${counted(root.blocks, "block")}, ${percent(root.bytes, all)}`], root.only_bytes !== null && ["muted", `only by it: ${bytes(root.only_bytes)}`], root.of !== "" && ["muted", root.of]].filter(Boolean);
     view.areas.push({ ...area, tip });
-    const { x, y, width: wide, height: high } = area;
-    pen.fillStyle = fillOf(root.name);
-    pen.fillRect(x, y, wide, high);
-    const hasTitle = wide > 40 && high > 18;
-    const title = hasTitle ? 18 : 0;
-    const rest = root.bytes - root.parts.reduce((sum, part) => sum + part.bytes, 0);
-    const parts = rest > 0 ? [...root.parts, { name: "others", bytes: rest }].sort((a, b) => b.bytes - a.bytes) : root.parts;
-    if (wide * (high - title) > SMALL_AREA && parts.length > 0 && high - title > 8) {
-      squarified(parts.map((part) => part.bytes), x + 2, y + title, wide - 4, high - title - 2).forEach((inner, number) => {
-        const part = parts[number];
-        pen.fillStyle = fillOf(root.name + part.name);
-        pen.fillRect(inner.x, inner.y, inner.width, inner.height);
-        pen.strokeStyle = colours.card;
-        pen.lineWidth = 1;
-        pen.strokeRect(inner.x + 0.5, inner.y + 0.5, Math.max(0, inner.width - 1), Math.max(0, inner.height - 1));
-        view.areas.push({ ...inner, tip: [["strong", part.name], ["", `${bytes(part.bytes)}${part.blocks === undefined ? "" : ` in ${counted(part.blocks, "block")}`}, held by`], ...tip] });
-        if (inner.width < 34 || inner.height < 15) return;
-        pen.fillStyle = colours.text;
-        pen.font = `11px ${colours.sans}`;
-        pen.fillText(clip(pen, `${part.name}  ${bytes(part.bytes)}`, inner.width - 8), inner.x + 4, inner.y + Math.min(10, inner.height / 2));
-      });
-    }
-    pen.strokeStyle = colours.page;
-    pen.lineWidth = 2;
-    pen.strokeRect(x, y, wide, high);
-    if (!hasTitle) return;
-    pen.fillStyle = colours.text;
-    pen.font = `600 12px ${colours.sans}`;
-    pen.fillText(clip(pen, `${root.name}  ${bytes(root.bytes)}`, wide - 8), x + 4, y + 9);
+    paintArea({ pen, colours, view, fillOf }, area, { ...root, of: tip }, root.name, 0);
   });
+}
+
+/** Draws a root, or blocks that hold others, and in it what it holds. `of` is what is said of what holds it, `path` the names on the way. */
+function paintArea(on, { x, y, width: wide, height: high }, held, path, level) {
+  const { pen, colours, view, fillOf } = on;
+  const tip = level === 0 ? held.of : [["strong", held.name], ["", `${bytes(held.bytes)}${held.blocks === undefined ? "" : ` in ${counted(held.blocks, "block")}`}${held.parts?.length > 0 ? " with what they hold" : ""}, held by`], ...held.of];
+  view.areas.push({ x, y, width: wide, height: high, tip });
+  pen.fillStyle = fillOf(path);
+  pen.fillRect(x, y, wide, high);
+  const hasTitle = wide > 36 && high >= AREA_TITLE;
+  const title = hasTitle ? AREA_TITLE : 0;
+  const parts = [...held.parts ?? []];
+  const rest = held.bytes - parts.reduce((sum, part) => sum + part.bytes, 0);
+  // What is left are the blocks themselves, and what is too small to be listed.
+  if (parts.length > 0 && rest > 0) parts.push({ name: level === 0 ? "others" : "themselves, and others", bytes: rest });
+  parts.sort((a, b) => b.bytes - a.bytes);
+  const [inWide, inHigh] = [wide - 2 * AREA_EDGE, high - title - AREA_EDGE];
+  if (parts.length > 0 && inWide * inHigh > SMALL_AREA && inHigh > 8)
+    squarified(parts.map((part) => part.bytes), x + AREA_EDGE, y + title, inWide, inHigh).forEach((inner, at) =>
+      paintArea(on, inner, { ...parts[at], of: tip }, path + "\n" + parts[at].name, level + 1));
+  pen.strokeStyle = level === 0 ? colours.page : colours.card;
+  pen.lineWidth = level === 0 ? 2 : 1;
+  pen.strokeRect(x + 0.5, y + 0.5, Math.max(0, wide - 1), Math.max(0, high - 1));
+  if (!hasTitle) return;
+  pen.fillStyle = colours.text;
+  pen.font = level === 0 ? `600 12px ${colours.sans}` : `11px ${colours.sans}`;
+  pen.fillText(clip(pen, `${held.name}  ${bytes(held.bytes)}`, wide - 8), x + 4, y + 9);
 }

@@ -121,7 +121,7 @@ function leakCard(leaks, number, total) {
       h("span", { class: `verdict ${SERIOUS.includes(leak.verdict) ? "serious" : ""}`, title: VERDICTS[leak.verdict] }, leak.title)),
     whole && sparkline(whole),
     h("ul", { class: "evidence" }, evidenceOf(leak, leaks.length > 1 && !atExit ? all_bytes : leak.bytes, total, process, leaks).map((line_) => h("li", {}, line_))),
-    body, h("div", { class: "leak-more" }, all, find, copy));
+    pathLists(leaks), body, h("div", { class: "leak-more" }, all, find, copy));
 }
 
 /** The live bytes of several leaks over the run, if all have them on the same points. */

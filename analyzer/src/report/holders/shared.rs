@@ -1,0 +1,58 @@
+//! What else leads to the blocks that a root holds. One old word on a stack leads into a map, and so
+//! only the global that owns the map does not lead to its nodes: who reads that nothing is held only
+//! by the global wants to know by what else.
+
+use super::{Amount, Holders, RootGroup, STALE};
+use crate::model::references::{NONE, Root};
+use crate::model::retained::{GROUPS, led_to};
+use std::collections::BTreeMap;
+
+/// Times that the graph is walked for it.
+const WALKS: usize = 4;
+/// Part of all held bytes below which nobody asks: one in this number.
+const SMALL: u64 = 100;
+
+impl Holders<'_> {
+    /// Finds for each large root that is not alone what else leads to most of what it holds.
+    pub(super) fn share(&mut self) {
+        let all: u64 = self.groups.iter().map(|group| group.held.bytes).sum();
+        let is_shared = |group: &RootGroup| {
+            group.kind != STALE && group.held.bytes > 2 * group.only.bytes && group.held.bytes >= all / SMALL
+        };
+        let shared: Vec<bool> = self.groups.iter().map(is_shared).collect();
+        if !shared.contains(&true) {
+            return;
+        }
+        let graph = &self.snapshot.graph;
+        // Those that lead to blocks of others at once come first: there may be more than are tried.
+        let leads_to_others = |(group, root): (&u32, &Root)| {
+            self.group_number(root.target).is_some_and(|nearest| nearest != *group).then_some(*group)
+        };
+        let first = self.group_of.iter().zip(&graph.roots).filter_map(leads_to_others);
+        let mut is_listed = vec![false; self.groups.len()];
+        let mut is_new = |group: &u32| !std::mem::replace(&mut is_listed[*group as usize], true);
+        let others: Vec<u32> = first.chain(self.group_of.iter().copied()).filter(|group| is_new(group)).collect();
+        let mut sums: BTreeMap<(u32, u32), Amount> = BTreeMap::new();
+        for groups in others.chunks(GROUPS).take(WALKS) {
+            for (number, mut bits) in (0..).zip(led_to(graph, &self.group_of, groups)) {
+                let nearest = self.group_number(number).unwrap_or(NONE);
+                if !shared.get(nearest as usize).copied().unwrap_or(false) {
+                    continue;
+                }
+                while bits != 0 {
+                    let group = groups[bits.trailing_zeros() as usize];
+                    bits &= bits - 1;
+                    if group != nearest {
+                        sums.entry((nearest, group)).or_default().add(&graph.block(number));
+                    }
+                }
+            }
+        }
+        for ((nearest, group), amount) in sums {
+            let also = &mut self.groups[nearest as usize].also;
+            if also.is_none_or(|(_, most)| amount.bytes > most.bytes) {
+                *also = Some((group, amount));
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+// A map that one old pointer into it keeps as well: no node is held only by the map. The second map is
+// held by itself only, and the third one is never freed.
+#include <cstdlib>
+#include <map>
+
+std::map<int, long> shared, alone, *kept;
+
+__attribute__((noinline)) void fill(std::map<int, long> &map, int count) {
+    for (int number = 0; number < count; number++)
+        map[number] = number;
+}
+
+int main() {
+    fill(shared, 4000);
+    fill(alone, 1000);
+    kept = new std::map<int, long>;
+    fill(*kept, 500);
+    // On the stack of main at its end.
+    volatile long *volatile inside = &shared[2000];
+    *inside = 1;
+    exit(0);
+}
