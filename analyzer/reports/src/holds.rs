@@ -267,6 +267,7 @@ fn report(
         Err(why) => return Err(unanswerable(&why, "record the program again with --references")),
     };
     let lost = lost::find(&mut holders);
+    holders.share();
     let graph = &holders.snapshot.graph;
     let mut all = Amount::default();
     graph.blocks.iter().for_each(|block| all.add(&block));

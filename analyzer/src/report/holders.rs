@@ -52,8 +52,8 @@ pub struct RootGroup {
     pub held: Amount,
     /// The blocks that only it leads to.
     pub only: Amount,
-    /// The group that leads to most of what it holds as well, and to how much of that; `None` if only
-    /// it leads to at least a half, and for small ones.
+    /// The group that leads to most of what it holds as well, and to how much of that, once it was
+    /// asked for ([`Holders::share`]); `None` if only it leads to at least a half, and for small ones.
     pub also: Option<(u32, Amount)>,
 }
 
@@ -283,7 +283,6 @@ impl<'a> Holders<'a> {
             Holders { process, snapshot, groups, group_of: Vec::new(), labels, label_of, sites, steps, step_of };
         holders.sum(&group_of);
         holders.group_of = group_of;
-        holders.share();
         Ok(Some(holders))
     }
 

@@ -5,7 +5,6 @@
 use super::{Amount, Holders, RootGroup, STALE};
 use crate::model::references::{NONE, Root};
 use crate::model::retained::{GROUPS, led_to};
-use std::collections::BTreeMap;
 
 /// Times that the graph is walked for it.
 const WALKS: usize = 4;
@@ -14,13 +13,14 @@ const SMALL: u64 = 100;
 
 impl Holders<'_> {
     /// Finds for each large root that is not alone what else leads to most of what it holds.
-    pub(super) fn share(&mut self) {
+    pub fn share(&mut self) {
         let all: u64 = self.groups.iter().map(|group| group.held.bytes).sum();
         let is_shared = |group: &RootGroup| {
             group.kind != STALE && group.held.bytes > 2 * group.only.bytes && group.held.bytes >= all / SMALL
         };
-        let shared: Vec<bool> = self.groups.iter().map(is_shared).collect();
-        if !shared.contains(&true) {
+        let shared: Vec<u32> =
+            (0..).zip(&self.groups).filter(|(_, group)| is_shared(group)).map(|(number, _)| number).collect();
+        if shared.is_empty() {
             return;
         }
         let graph = &self.snapshot.graph;
@@ -32,27 +32,30 @@ impl Holders<'_> {
         let mut is_listed = vec![false; self.groups.len()];
         let mut is_new = |group: &u32| !std::mem::replace(&mut is_listed[*group as usize], true);
         let others: Vec<u32> = first.chain(self.group_of.iter().copied()).filter(|group| is_new(group)).collect();
-        let mut sums: BTreeMap<(u32, u32), Amount> = BTreeMap::new();
+        let mut most: Vec<Option<(u32, Amount)>> = vec![None; shared.len()];
         for groups in others.chunks(GROUPS).take(WALKS) {
+            let mut sums = vec![[Amount::default(); GROUPS]; shared.len()];
             for (number, mut bits) in (0..).zip(led_to(graph, &self.group_of, groups)) {
                 let nearest = self.group_number(number).unwrap_or(NONE);
-                if !shared.get(nearest as usize).copied().unwrap_or(false) {
-                    continue;
-                }
+                let Ok(place) = shared.binary_search(&nearest) else { continue };
+                let block = graph.block(number);
                 while bits != 0 {
-                    let group = groups[bits.trailing_zeros() as usize];
+                    sums[place][bits.trailing_zeros() as usize].add(&block);
                     bits &= bits - 1;
-                    if group != nearest {
-                        sums.entry((nearest, group)).or_default().add(&graph.block(number));
+                }
+            }
+            for ((own, sums), most) in shared.iter().zip(sums).zip(&mut most) {
+                for (group, amount) in
+                    groups.iter().zip(sums).filter(|(group, amount)| *group != own && amount.blocks > 0)
+                {
+                    if most.is_none_or(|(_, most)| amount.bytes > most.bytes) {
+                        *most = Some((*group, amount));
                     }
                 }
             }
         }
-        for ((nearest, group), amount) in sums {
-            let also = &mut self.groups[nearest as usize].also;
-            if also.is_none_or(|(_, most)| amount.bytes > most.bytes) {
-                *also = Some((group, amount));
-            }
+        for (group, most) in shared.into_iter().zip(most) {
+            self.groups[group as usize].also = most;
         }
     }
 }
