@@ -20,11 +20,11 @@
 mod checks;
 pub(super) mod copy;
 mod gadgets;
+mod kill_points;
 mod memory;
 #[allow(unsafe_code)]
 mod ptrace;
 mod purpose;
-mod steps;
 pub(super) mod threads;
 #[allow(unsafe_code)]
 mod tracer;

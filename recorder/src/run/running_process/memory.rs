@@ -1,6 +1,6 @@
 //! The memory of another process, by `/proc/PID/mem`.
 
-use super::steps;
+use super::kill_points;
 use crate::os::processor::code::INSTRUCTION_ALIGNMENT;
 use crate::os::processor::{RETURN_ADDRESS, frame};
 use std::fs::{File, OpenOptions};
@@ -50,7 +50,7 @@ impl Memory {
     /// # Errors
     /// Some of them are not mapped, or the kernel forbids it.
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        steps::step();
+        kill_points::step();
         self.file.write_all_at(bytes, at)
     }
 

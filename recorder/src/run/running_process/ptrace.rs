@@ -1,7 +1,7 @@
 //! Stops of traced threads, as `waitpid` reports them: also those of real-time signals, for which
 //! nix has no value, and with a time limit.
 
-use super::steps;
+use super::kill_points;
 use nix::errno::Errno;
 use nix::libc::{self, c_int, c_uint, c_void, pid_t};
 use nix::sys::signal::{SigSet, Signal};
@@ -109,7 +109,7 @@ pub(crate) enum Resume {
 
 /// Lets a stopped thread go on, and delivers a signal to it unless that is 0.
 pub(super) fn resume(tid: Pid, how: Resume, signal: c_int) -> Result<(), Errno> {
-    steps::step();
+    kill_points::step();
     let request: c_uint = match how {
         Resume::Continue => libc::PTRACE_CONT,
         Resume::SystemCall => libc::PTRACE_SYSCALL,
@@ -125,7 +125,7 @@ pub(super) fn resume(tid: Pid, how: Resume, signal: c_int) -> Result<(), Errno> 
 /// # Errors
 /// The thread did not stop before the deadline, or is not traced.
 pub(super) fn wait(tid: Pid, deadline: Instant) -> Result<Stop, StopError> {
-    steps::step();
+    kill_points::step();
     if let Some(stop) = wait_once(tid, libc::WNOHANG)? {
         return Ok(stop);
     }

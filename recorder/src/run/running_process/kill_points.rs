@@ -1,4 +1,4 @@
-//! The steps of the process that traces, at each of which a test can kill it or the command.
+//! Where a test can kill the process that traces, or the command: at each of its steps.
 
 /// Counts a step of the tracing process. For tests, in debug builds only: at step N of
 /// `HEAPTAPE_TEST_KILL=N` the process that has started this one is killed. With `N,tracer` it is
