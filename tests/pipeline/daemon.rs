@@ -71,6 +71,22 @@ fn live_process_changes_through_all_modes() {
     drop(running);
 }
 
+/// What a program does after the end of the daemon is not recorded, and not lost.
+#[test]
+fn programs_that_run_on_have_lost_nothing() {
+    for round in 0..4 {
+        let mode = ["profile", "trace"][round % 2];
+        let mut daemon = Daemon::start(&["--mode", mode]);
+        let running = daemon.spawn(&target::c("paces"), &["100000000", "64", "1"], None);
+        until("it is recorded", || {
+            daemon.list("paces").iter().any(|process| process["live_blocks"].as_u64() > Some(1000))
+        });
+        daemon.stop();
+        daemon.assert_complete();
+        drop(running);
+    }
+}
+
 /// A leak is found in the store while the program runs, among others that do not leak.
 #[test]
 fn slow_leak_is_found_in_the_store_while_the_program_runs() {

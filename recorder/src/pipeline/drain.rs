@@ -424,6 +424,8 @@ impl Drain {
         if let Some(ForkPoint { parent, tick }) = self.sources[index].waits_for.take() {
             self.send(self.sources[index].worker, Message::Inherit { child: id, parent, tick });
         }
+        // A program that runs on drops the event at which it sees that nobody reads its rings.
+        let counts_before = (closes && end == End::RUNNING).then(|| self.sources[index].slots.all_counts());
         if closes {
             self.sources[index].session.mapping.header().state.store(CLOSED, Release);
         }
@@ -436,7 +438,8 @@ impl Drain {
         let source = self.sources.swap_remove(index);
         let _ = self.outputs.residency.send(Request::Forget(id));
         self.heart.remove(id);
-        self.send(source.worker, Message::Counts(id, source.slots.counts()));
+        let counts = counts_before.unwrap_or_else(|| source.slots.counts());
+        self.send(source.worker, Message::Counts(id, counts));
         if !closes {
             self.send(source.worker, Message::Leave(id));
         }

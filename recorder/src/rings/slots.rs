@@ -501,6 +501,12 @@ impl Slots {
             .collect()
     }
 
+    /// As [`Slots::counts`], with the threads that have published nothing.
+    pub(crate) fn all_counts(&mut self) -> Vec<(ThreadNumber, EventCounts)> {
+        self.assign_silent();
+        self.counts()
+    }
+
     /// Returns the ids of threads that may have ended: no record of them arrived since the last
     /// call, or all of them, also those that have published nothing.
     pub(crate) fn quiet(&mut self, all: bool) -> Vec<u32> {

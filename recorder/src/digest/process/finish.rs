@@ -31,7 +31,10 @@ impl ProcessRecording {
             if self.is_handed_over {
                 self.end_gap(thread, now);
             } else {
-                self.threads.count_unpublished(thread);
+                // A program that runs on has counted events of after the end.
+                if end != End::RUNNING {
+                    self.threads.count_unpublished(thread);
+                }
                 self.report_drops(thread, now);
             }
         }
