@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[derive(Debug)]
 struct MappedFile {
     start: u64,
+    which: FileKey,
     file: Opened,
 }
 
@@ -91,7 +92,10 @@ impl ModuleFiles {
         if files.saver.is_some() {
             let maps = parse(&maps::read(owner.pid));
             let code = maps.iter().filter(|mapped| mapped.is_code);
-            let first = code.filter_map(|mapped| Some(MappedFile { start: mapped.start, file: files.open(mapped)? }));
+            let first = code.filter_map(|mapped| {
+                let file = files.open(mapped, None)?;
+                Some(MappedFile { start: mapped.start, which: mapped.file.clone(), file })
+            });
             files.open_files().first = first.collect();
         }
         files
@@ -117,7 +121,9 @@ impl ModuleFiles {
         self.open_files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, mapped: &Mapped) -> Option<Opened> {
+    /// Opens the file of a mapping. `held` is the same file, opened earlier, for the case that it was
+    /// removed meanwhile.
+    fn open(&self, mapped: &Mapped, held: Option<&Opened>) -> Option<Opened> {
         let process = PathBuf::from(format!("/proc/{}", self.owner.pid));
         let find = || {
             let inside = process.join("root").join(mapped.path.trim_start_matches('/'));
@@ -128,7 +134,8 @@ impl ModuleFiles {
                 process.join("exe"),
             ];
             let has_inode = |file: &OwnedFd| fstat(file).is_ok_and(|status| status.st_ino == mapped.file.inode);
-            candidates.iter().find_map(|path| open_file(path).filter(has_inode))
+            let found = candidates.iter().find_map(|path| open_file(path).filter(has_inode));
+            found.or_else(|| held?.try_clone().ok())
         };
         match &self.saver {
             Some(saver) => saver.opened(&mapped.file, self.since, find),
@@ -138,14 +145,14 @@ impl ModuleFiles {
 
     /// Returns the file of a mapping, which is open already in most cases. Where it lies on a mount
     /// that does not answer there is none.
-    fn opened(self: &Arc<Self>, mapped: &Mapped, wants_identity: bool) -> Option<Found> {
+    fn opened(self: &Arc<Self>, mapped: &Mapped, held: Option<Opened>, wants_identity: bool) -> Option<Found> {
         let saver = self.saver.as_ref();
         if let Some(file) = saver.and_then(|saver| saver.known(&mapped.file, self.since)) {
             return Some(Found::of(file, wants_identity));
         }
         let (files, mapped) = (Arc::clone(self), mapped.clone());
-        aside::call(self.owner, move || files.open(&mapped).map(|file| Found::of(file, wants_identity)))
-            .unwrap_or_default()
+        let open = move || files.open(&mapped, held.as_ref()).map(|file| Found::of(file, wants_identity));
+        aside::call(self.owner, open).unwrap_or_default()
     }
 
     /// Opens the file of a module that was just announced, and fills in what identifies it if it
@@ -169,8 +176,13 @@ impl ModuleFiles {
         let code = || maps.iter().find(|mapped| mapped.is_code && (module.start..module.end).contains(&mapped.start));
         let mapped = first.or_else(code).cloned();
         let file = match &mapped {
-            Some(mapped) => self.opened(mapped, !has_build_id).filter(|_| is_mapped()),
-            None if maps.is_empty() && is_mapped() => {
+            Some(mapped) => {
+                let held = open_files.first.iter().find(|first| first.which == mapped.file);
+                let held = held.map(|first| Arc::clone(&first.file));
+                self.opened(mapped, held, !has_build_id).filter(|_| is_mapped())
+            }
+            // The process has ended, maybe while its mappings were being read.
+            None if is_mapped() => {
                 let inside = |mapped: &&MappedFile| (module.start..module.end).contains(&mapped.start);
                 open_files.first.iter().find(inside).map(|mapped| Found::of(Arc::clone(&mapped.file), !has_build_id))
             }
@@ -319,6 +331,29 @@ mod tests {
         {
             assert_eq!(Mapped::read(other), None, "{other:?}");
         }
+    }
+
+    /// Removal changes the time by which a file is known to be unchanged.
+    #[test]
+    fn file_that_was_removed_is_the_one_that_was_opened_at_the_start() {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let path = folder.path().join("library.so");
+        std::fs::write(&path, b"content").unwrap_or_else(|error| panic!("{error}"));
+        let (held, status) = (open_file(&path).map(Arc::new), stat(&path).unwrap_or_else(|error| panic!("{error}")));
+        let mapped = Mapped {
+            range: "1000-2000".into(),
+            start: 0x1000,
+            end: 0x2000,
+            is_code: true,
+            file: FileKey { device: "00:01".into(), inode: status.st_ino },
+            path: path.display().to_string(),
+        };
+        let files = ModuleFiles::none(Owner { pid: std::process::id(), uid: 0 }, None);
+        assert!(files.open(&mapped, None).is_some());
+        std::fs::remove_file(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(files.open(&mapped, None).is_none());
+        let found = files.open(&mapped, held.as_ref());
+        assert_eq!(found.and_then(|file| fstat(&*file).ok()).map(|found| found.st_ino), Some(status.st_ino));
     }
 
     /// The module of this test, as its own process has mapped it.
