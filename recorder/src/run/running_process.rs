@@ -17,6 +17,7 @@
 //! thread is inside one. When no register and no word of any stack refers to the library or to a
 //! trampoline, all that was mapped is unmapped.
 
+mod attach_error;
 mod checks;
 pub(super) mod copy;
 mod gadgets;
@@ -32,7 +33,7 @@ mod visit;
 
 use crate::inject::maps::Maps;
 use crate::inject::patch::{Jump, OwnAllocator, Plan, Planner};
-use crate::inject::static_program::{Image, ImageError};
+use crate::inject::static_program::Image;
 use crate::os::clock::Clock;
 use crate::os::processor::code::{self, ENTRY_BYTES};
 use crate::os::processor::page_bytes;
@@ -40,10 +41,10 @@ use crate::os::sys::{self, Mapping};
 use crate::run::admission::RunningProcess;
 use crate::session::listener::Client;
 use crate::session::options::Options;
+pub use attach_error::AttachError;
 use checks::Identity;
 use gadgets::{Gadgets, auxiliary, find_finder, find_gadgets};
 use memory::Memory;
-use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::Pid;
 use ptrace::StopError;
@@ -74,74 +75,6 @@ const LOOK_LIMIT: Duration = Duration::from_millis(50);
 pub const STAYS_MAPPED: &str = "a thread may still be in the library, which stays mapped and is not called any more";
 /// What is printed of a process whose functions could not be restored.
 pub const STAYS_HOOKED: &str = "its functions are still hooked";
-
-/// Why a process is not attached, or was not left.
-#[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// There is no such process.
-    #[error("there is no such process")]
-    NoProcess,
-    /// Something speaks against it, with what helps.
-    #[error("{0}")]
-    Unsuitable(String),
-    /// The threads were not stopped.
-    #[error(transparent)]
-    Stop(#[from] StopError),
-    /// No thread has space for a signal frame.
-    #[error("none of its threads can be used: each one waits in the kernel, or is on a stack of its own making")]
-    NoThread,
-    /// The kernel refused something.
-    #[error("the kernel refused {what} ({error})")]
-    Refused {
-        /// What the kernel refused.
-        what: &'static str,
-        error: io::Error,
-    },
-    /// The library did not begin to record.
-    #[error("its library could not map the memory for the recording")]
-    NotAttached,
-    /// A stack refers to a place inside of a jump, each time that it was tried.
-    #[error("a thread is about to return into the first bytes of an allocator's function; try again")]
-    Unsafe,
-    /// The process that traced it was killed.
-    #[error("the process that traced it was killed")]
-    Killed,
-    /// The library is not valid.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-}
-
-impl AttachError {
-    /// Returns whether a later try may succeed.
-    pub fn may_pass(&self) -> bool {
-        matches!(self, AttachError::Stop(StopError::Late) | AttachError::NoThread | AttachError::Unsafe)
-    }
-
-    fn memory(error: io::Error) -> AttachError {
-        AttachError::Refused { what: "access to its memory", error }
-    }
-
-    /// Returns whether an address range of the plan was in use.
-    fn is_taken(&self) -> bool {
-        matches!(self, AttachError::Refused { error, .. } if error.kind() == io::ErrorKind::AlreadyExists)
-    }
-
-    /// Returns why there is no copy of it.
-    fn no_copy(error: Errno) -> AttachError {
-        match error {
-            Errno::EAGAIN => AttachError::Unsuitable(
-                "its user or its cgroup may have no further process (RLIMIT_NPROC, pids.max), and it is a copy of it that is \
-                 read"
-                    .into(),
-            ),
-            _ => AttachError::refused("a copy of it")(error),
-        }
-    }
-
-    fn refused(what: &'static str) -> impl Fn(Errno) -> AttachError {
-        move |error| AttachError::Refused { what, error: error.into() }
-    }
-}
 
 /// The times of an attach or a detach.
 #[derive(Clone, Copy, Debug, Default)]
