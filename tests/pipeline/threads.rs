@@ -107,7 +107,7 @@ fn block_passed_to_another_thread_is_never_freed_before_its_allocation() {
 fn each_free_of_an_address_that_is_used_again_at_once_belongs_to_its_own_allocation() {
     let allocator = Target::library("handover_allocator.c").build();
     let program = Target::program("hands_round.c").with(&allocator).build();
-    let rounds = if is_full() { 1_000_000 } else { 20_000 };
+    let rounds = if is_full() { 1_000_000 } else { 5_000 };
     let (mut events, mut exchanged) = (0, 0);
     let folder = test_env::folder();
     for (threads, addresses) in [(2, 1), (2, 4), (3, 2), (8, 8)] {

@@ -210,7 +210,7 @@ impl Question<'_> {
             }
         }
         let verdict = self.verdict(&places, &wrong_frees);
-        // Of a program that ran on, its heap is whole.
+        // A program that ran on may have been stopped in the middle of an allocation.
         let is_crash = self.core.signal.is_some_and(Signal::is_crash);
         let heap = if is_crash { self.damaged_heap(&outcome.live) } else { None };
         let verdict = with_damage(verdict, heap.as_ref());

@@ -50,7 +50,7 @@ struct RootRow {
     /// What only this root leads to.
     only_blocks: u64,
     only_bytes: u64,
-    /// The other root that leads to most of it, unless only this one leads to at least a half.
+    /// The other root that leads to most of it, of up to 128 that are tried, unless only this one leads to at least a half.
     #[serde(skip_serializing_if = "String::is_empty")]
     also_by: String,
     /// How much of it that one leads to.
