@@ -45,8 +45,9 @@ fn static_children_are_recorded() {
 
 #[test]
 fn live_process_changes_through_all_modes() {
-    let mut daemon = Daemon::start(&["--mode", "off", "--snapshot", "300ms"]);
-    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "1"], None);
+    // With few events a second, which wait for a disk that others keep busy.
+    let mut daemon = Daemon::start(&["--mode", "off", "--snapshot", "300ms", "--overflow", "wait:30s"]);
+    let running = daemon.spawn(&target::c("leaks_slowly"), &["100000", "5"], None);
     let pid = running.0.id().to_string();
     until("it is served", || daemon.list("leaks_slowly").len() == 1);
     let live = || daemon.list("leaks_slowly")[0]["live_blocks"].as_u64().unwrap_or(0);
@@ -76,7 +77,7 @@ fn live_process_changes_through_all_modes() {
 fn programs_that_run_on_have_lost_nothing() {
     for round in 0..4 {
         let mode = ["profile", "trace"][round % 2];
-        let mut daemon = Daemon::start(&["--mode", mode]);
+        let mut daemon = Daemon::start(&["--mode", mode, "--overflow", "wait:30s"]);
         let running = daemon.spawn(&target::c("paces"), &["100000000", "64", "1"], None);
         until("it is recorded", || {
             daemon.list("paces").iter().any(|process| process["live_blocks"].as_u64() > Some(1000))

@@ -42,7 +42,7 @@ fn number(one: &Value, key: &str) -> u64 {
 #[test]
 fn program_is_attached_and_left_on_request() {
     let mut daemon = Daemon::start(&["--mode", "profile"]);
-    let running = plain("leaks_slowly", &["1000000", "1"]);
+    let running = plain("leaks_slowly", &["1000000", "5"]);
     let pid = running.0.id();
     let (name, before) = (pid.to_string(), mappings(pid));
     for mode in ["trace", "profile", "flight"] {
@@ -105,7 +105,7 @@ fn program_is_attached_and_left_on_request() {
 /// one, which records it, and restores it at the end.
 #[test]
 fn attached_program_is_left_at_the_end_of_the_daemon() {
-    let running = plain("leaks_slowly", &["1000000", "1"]);
+    let running = plain("leaks_slowly", &["1000000", "5"]);
     let pid = running.0.id();
     let before = mappings(pid);
     let mut daemon = Daemon::start(&["--mode", "trace"]);

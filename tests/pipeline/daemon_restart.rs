@@ -50,7 +50,7 @@ fn repeated_kills_under_load_keep_accounts_balanced() {
 fn orderly_replacement_loses_nothing() {
     let mut daemon = Daemon::start(&["--mode", "trace"]);
     let modes = ["trace", "profile", "profile:4KiB"];
-    let running = modes.map(|mode| daemon.spawn(&target::c("leaks_slowly"), &["1000000", "1"], Some(mode)));
+    let running = modes.map(|mode| daemon.spawn(&target::c("leaks_slowly"), &["1000000", "5"], Some(mode)));
     // One that never rests: it goes on while it is left. It waits when its ring is full, so that
     // only the restart could lose events.
     let busy = daemon.spawn(&target::c("churn"), &["0"], Some("profile,overflow=wait:30s"));

@@ -254,9 +254,11 @@ impl Daemon {
     /// Ends the daemon by `ctl stop`, and asserts that it succeeded.
     #[track_caller]
     pub fn stop(&mut self) {
-        self.query(&["stop"]);
+        let answer = self.ctl(&["stop"]);
         let status = self.child.wait().expect("the daemon is ours");
-        assert!(status.success(), "{status}\n{}", self.log());
+        // The command waits for a minute. A disk that others keep busy may take longer.
+        let is_told = answer.code() == 0 || answer.error().contains("within a minute");
+        assert!(is_told && status.success(), "{answer}\n{status}\n{}", self.log());
     }
 }
 
