@@ -7,8 +7,8 @@ use crate::missing::Missing;
 use crate::stacks::{Mapped, Module, Site, Stacks};
 use heaptape_formats::tape::field::{Added, Text};
 use heaptape_formats::tape::{
-    Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, Division, End, History, Inherited, Loss, Mark, Note, Process,
-    Record, Residency, Segment, SiteErrors, Source, Step, Stream, Summary, Thread,
+    Account, COLUMN_PREVIOUS, Chunk, CodeRange, Codec, Division, END_RUNNING, End, History, Inherited, Loss, Mark,
+    Note, Process, Record, Residency, Segment, SiteErrors, Source, Step, Stream, Summary, Thread,
 };
 use heaptape_formats::{Ending, Result};
 use std::collections::BTreeMap;
@@ -85,6 +85,8 @@ pub struct Tape {
     pub missing: Vec<Missing>,
     /// Tick of the last record that has one.
     pub last_tick: u64,
+    /// Time at which the clocks were read last.
+    pub(super) clock_tick: u64,
     /// Number of events in all chunks.
     pub events: u64,
 }
@@ -148,6 +150,10 @@ pub fn read<S: Source + ?Sized>(source: &S) -> Result<Tape> {
             }
         }
     }
+    // What is left of a process that has ended may be written much later.
+    if tape.end.as_ref().is_none_or(|end| end.reason == END_RUNNING) {
+        tape.last_tick = tape.last_tick.max(tape.clock_tick);
+    }
     if tape.end.is_none() {
         tape.missing.push(Missing::NoEnd);
     }
@@ -189,7 +195,7 @@ impl Tape {
             Record::Chunk(chunk) => self.chunk(offset, chunk),
             Record::Accounts(record) => (self.accounts, self.accounts_are_final) = (record.accounts, true),
             Record::Loss(loss) => self.losses.push(loss),
-            Record::Clock(clock) => self.last_tick = self.last_tick.max(clock.tick),
+            Record::Clock(clock) => self.clock_tick = self.clock_tick.max(clock.tick),
             Record::Summary(summary) => {
                 self.summary = Some(summary);
                 self.summaries.push(SummaryPosition { offset, ranges_before: self.ranges.len() });
@@ -272,5 +278,26 @@ impl Tape {
             TraceRange::Committed { chunk, .. } => Codec::from_number(chunk.codec),
             TraceRange::Salvage { .. } => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heaptape_formats::tape::{Clock, END_EXITED, Writer};
+
+    #[test]
+    fn what_is_written_after_the_end_is_no_time_of_the_run() {
+        let last_tick = |reason| {
+            let (mut writer, mut bytes) = (Writer::default(), Vec::new());
+            Writer::file_header(&mut bytes);
+            let clock = Record::Clock(Clock { tick: 900, ..Clock::default() });
+            let end = Record::End(End { tick: 500, reason, ..End::default() });
+            for record in [Record::Process(Process { start_tick: 10, ..Process::default() }), clock, end] {
+                writer.record(&record, &mut bytes);
+            }
+            read(&bytes[..]).map(|tape| tape.last_tick).ok()
+        };
+        assert_eq!((last_tick(END_EXITED), last_tick(END_RUNNING)), (Some(500), Some(900)));
     }
 }

@@ -21,6 +21,7 @@ use heaptape_recorder::rings::merge::{RecordQueue, merge};
 use heaptape_recorder::session::Session;
 use heaptape_recorder::store::Chunk;
 use heaptape_recorder::store::writer::{Content, WriteJob};
+use heaptape_recorder::target::proc::{End, SeenEnd};
 use heaptape_recorder::target::{ModuleFiles, PerfMap};
 use heaptape_wire::nodes::NodeValue;
 use heaptape_wire::{Event, Op, Params, Record};
@@ -250,7 +251,7 @@ fn measure(name: &str, merged: f64, batches: &[Batch], nodes: &[NodeValue], leve
         let mut out = |write_job: WriteJob| sender.send(write_job).expect("room");
         let mut recording = ProcessRecording::new(session_in(folder.clone(), nodes));
         batches.iter().for_each(|batch| recording.batch(batch, &mut Chunk::default, &mut out));
-        recording.finish(heaptape_recorder::target::proc::End::GONE, &mut Chunk::default, &mut out);
+        recording.finish(SeenEnd::now(End::GONE, &Clock::choose()), &mut Chunk::default, &mut out);
         drop(recording);
         drop(sender);
         let ((spare, _chunks), (ends, _ended)) = (crossbeam_channel::bounded(8), crossbeam_channel::unbounded());
@@ -282,7 +283,7 @@ fn measure_codecs(batches: &[Batch], nodes: &[NodeValue], level: Option<i32>) {
     for batch in batches {
         recording.batch(batch, &mut Chunk::default, &mut |write_job: WriteJob| chunks.extend(chunk_of(write_job)));
     }
-    recording.finish(heaptape_recorder::target::proc::End::GONE, &mut Chunk::default, &mut |write_job| {
+    recording.finish(SeenEnd::now(End::GONE, &Clock::choose()), &mut Chunk::default, &mut |write_job| {
         chunks.extend(chunk_of(write_job))
     });
     let plain: u64 = chunks.iter().map(|chunk| chunk.commit.plain_length).sum();

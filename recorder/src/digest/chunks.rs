@@ -8,7 +8,7 @@ use crate::rings::slots::EventCounts;
 use crate::session::traced_process::{Session, SessionId};
 use crate::store::trace::Chunk;
 use crate::store::writer::WriteJob;
-use crate::target::proc::End;
+use crate::target::proc::SeenEnd;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub enum Message {
     /// The process is handed over to the next daemon.
     Leave(SessionId),
     /// The process has ended, and all its records were sent before.
-    End(SessionId, End),
+    End(SessionId, SeenEnd),
 }
 
 #[derive(Debug)]
@@ -143,9 +143,9 @@ pub(crate) fn run(queues: &Queues) {
                 }
             }
             Some(Message::Leave(id)) => with_recording(&mut recordings, id, ProcessRecording::hand_over),
-            Some(Message::End(id, end)) => {
+            Some(Message::End(id, seen)) => {
                 if let Some(mut recording) = recordings.remove(&id) {
-                    recording.finish(end, &mut spare, &mut out);
+                    recording.finish(seen, &mut spare, &mut out);
                     ended.push_back((Instant::now(), recording));
                     if ended.len() > MAX_ENDED {
                         ended.pop_front();

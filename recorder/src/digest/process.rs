@@ -31,6 +31,7 @@ use crate::heap::index::MAX_SIZE;
 use crate::heap::live::Call;
 use crate::heap::stacks::Stacks;
 use crate::heap::thread_number::ThreadNumber;
+use crate::os::clock::Moment;
 use crate::rings::batch::{Batch, RunningTimestamp, Step};
 use crate::rings::slots::EventCounts;
 use crate::session::options::Mode;
@@ -93,6 +94,8 @@ pub struct ProcessRecording {
     last_tick: u64,
     /// Whether the process was handed over to the next daemon, which counts all later events.
     is_handed_over: bool,
+    /// When the end of the process was seen.
+    end_seen: Option<Moment>,
 }
 
 impl ProcessRecording {
@@ -123,6 +126,7 @@ impl ProcessRecording {
             losses: Losses::default(),
             last_tick: process.start_tick,
             is_handed_over: false,
+            end_seen: None,
             session,
         };
         recording.track_freed();

@@ -78,6 +78,19 @@ fn has_constant_tsc(cpuinfo: &str) -> bool {
     ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.split(' ').any(|f| f == *flag))
 }
 
+/// A point in time, in ticks and in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    pub tick: u64,
+    pub unix_ns: u64,
+}
+
+impl Moment {
+    pub fn now(clock: &Clock) -> Moment {
+        Moment { tick: clock.now(), unix_ns: unix_ns() }
+    }
+}
+
 impl Clock {
     /// Chooses the counter for this machine and reads the first anchor.
     pub fn choose() -> Clock {

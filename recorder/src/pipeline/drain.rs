@@ -14,7 +14,7 @@ use crate::rings::batch::{Batch, InFlight};
 use crate::rings::heartbeat::{BEAT, Heart};
 use crate::rings::slots::{Slots, ThreadEvent};
 use crate::session::traced_process::{Session, SessionId};
-use crate::target::proc::{self, End};
+use crate::target::proc::{self, End, SeenEnd};
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ const COUNTS_INTERVAL: Duration = Duration::from_secs(5);
 pub enum Command {
     /// A session starts; this worker is its digest.
     Start(Arc<Session>, usize),
-    End(SessionId, End),
+    End(SessionId, SeenEnd),
     /// A child was forked at this tick by a call that the library did not see. The current blocks
     /// of its parent, undone up to the tick, are kept for it. The sender is notified when that is
     /// done.
@@ -158,7 +158,7 @@ pub(crate) fn run(
                     drain.prepare_fork(parent, tick);
                     let _ = done.send(());
                 }
-                Command::Leave(id) => drain.end(id, End::RUNNING, false),
+                Command::Leave(id) => drain.end(id, SeenEnd::now(End::RUNNING, &clock), false),
                 Command::Process(id, process_command) => drain.forward_command(id, process_command),
                 Command::ProcessSettled(id, process_command) => {
                     drain.settle();
@@ -172,7 +172,7 @@ pub(crate) fn run(
     }
     while let Some(source) = drain.sources.first() {
         let id = source.session.id;
-        drain.end(id, End::RUNNING, true);
+        drain.end(id, SeenEnd::now(End::RUNNING, &clock), true);
     }
 }
 
@@ -413,7 +413,7 @@ impl Drain {
         }
     }
 
-    fn end(&mut self, id: SessionId, end: End, closes: bool) {
+    fn end(&mut self, id: SessionId, seen: SeenEnd, closes: bool) {
         let Some(index) = self.sources.iter().position(|source| source.session.id == id) else { return };
         // A child that ends before it has inherited its blocks still inherits them: one pass per
         // generation.
@@ -425,7 +425,7 @@ impl Drain {
             self.send(self.sources[index].worker, Message::Inherit { child: id, parent, tick });
         }
         // A program that runs on drops the event at which it sees that nobody reads its rings.
-        let counts_before = (closes && end == End::RUNNING).then(|| self.sources[index].slots.all_counts());
+        let counts_before = (closes && seen.end == End::RUNNING).then(|| self.sources[index].slots.all_counts());
         if closes {
             self.sources[index].session.mapping.header().state.store(CLOSED, Release);
         }
@@ -443,7 +443,7 @@ impl Drain {
         if !closes {
             self.send(source.worker, Message::Leave(id));
         }
-        self.send(source.worker, Message::End(id, end));
+        self.send(source.worker, Message::End(id, seen));
     }
 }
 

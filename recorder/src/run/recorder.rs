@@ -28,7 +28,7 @@ use crate::session::options::Options;
 use crate::session::traced_process::{Session, SessionId};
 use crate::store::writer::Callback;
 use crate::target::name_saver::Saver;
-use crate::target::proc::{self, End, Process};
+use crate::target::proc::{self, End, Process, SeenEnd};
 use crate::target::untraced::{self, Change, Watch};
 use census::Census;
 use children::Children;
@@ -401,9 +401,10 @@ impl Recorder {
         let running = self.running.swap_remove(index);
         let left = self.watch.forget(running.session.process.pid);
         let end = if left { End::EXEC } else { end };
+        let seen = SeenEnd::now(end, &running.session.clock);
         self.note_children(&running, end);
         self.note_silent_exit(&running, end);
-        let _ = self.stages.commands.send(Command::End(running.session.id, end));
+        let _ = self.stages.commands.send(Command::End(running.session.id, seen));
         running.entry.iter().for_each(|entry| keeper::release(&mut self.keeper, entry));
         if let Some(info) = self.recording.processes.get_mut(running.index) {
             info.exit = Some(end.exit());

@@ -5,7 +5,7 @@ mod builder;
 use crate::inject::maps::{CodeMapping, Maps};
 use crate::inject::patch::{self, Plan};
 use crate::os::aside::Owner;
-use crate::os::clock::Clock;
+use crate::os::clock::{Clock, Moment};
 use crate::os::sys::Mapping;
 use crate::session::event_rate::Limit;
 use crate::session::journal_files::JournalFiles;
@@ -225,6 +225,8 @@ macro_rules! stats {
             /// Time from which its live blocks are known, in nanoseconds since 1970; 0 if all of
             /// them are. Blocks that were allocated before are in no count of live blocks.
             pub live_since_unix_ns: AtomicU64,
+            /// When it said that it ends, and began to wait for us.
+            said_end: OnceLock<Moment>,
             /// The resident memory by use at the last snapshot, if the recorder divided it.
             divided: Mutex<Option<Bill>>,
         }
@@ -245,6 +247,16 @@ macro_rules! stats {
             /// it.
             pub fn divided(&self) -> Option<Bill> {
                 *self.divided.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+            }
+
+            /// Notes that the process ends now, and waits for us.
+            pub(crate) fn says_end(&self, clock: &Clock) {
+                self.said_end.get_or_init(|| Moment::now(clock));
+            }
+
+            /// Returns when the process said that it ends, if it did.
+            pub(crate) fn said_end(&self) -> Option<Moment> {
+                self.said_end.get().copied()
             }
 
             /// Publishes the resident memory by use.

@@ -1,6 +1,7 @@
 //! Information about a process from `/proc`, with a limit on the bytes of each read. Data that
 //! another process controls may be anything.
 
+use crate::os::clock::{Clock, Moment};
 use crate::os::processor::page_bytes;
 use crate::os::sys;
 use formats::recording::Exit;
@@ -308,6 +309,21 @@ pub fn threads(pid: u32, is_namespaced: bool, at_each: impl Fn()) -> Option<FxHa
         }
     }
     Some(threads)
+}
+
+/// The end of a process, and when it was seen: what is left of it may be written much later, on a disk
+/// that is busy, and would seem to be a time in which it did nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct SeenEnd {
+    pub end: End,
+    pub at: Moment,
+}
+
+impl SeenEnd {
+    /// Returns an end that is seen now.
+    pub fn now(end: End, clock: &Clock) -> SeenEnd {
+        SeenEnd { end, at: Moment::now(clock) }
+    }
 }
 
 /// How a process ended: one of the tape's `END_` numbers, and the exit code or signal.

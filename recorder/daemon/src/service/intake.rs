@@ -22,7 +22,7 @@ use heaptape_recorder::session::listener::Client as AttachRequest;
 use heaptape_recorder::session::options::Mode;
 use heaptape_recorder::session::{Limit, SessionId, chunk_journal};
 use heaptape_recorder::target::MAX_MAP_BYTES_SHARED;
-use heaptape_recorder::target::proc::{self, End, Process};
+use heaptape_recorder::target::proc::{self, End, Process, SeenEnd};
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
@@ -381,6 +381,6 @@ impl Service {
         let pid = client.pid();
         self.registry.end(id, ended, keeps);
         self.successor.forget(pid);
-        self.send(Command::End(id, end));
+        self.send(Command::End(id, SeenEnd::now(end, &self.admissions.clock)));
     }
 }

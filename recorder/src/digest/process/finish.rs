@@ -1,9 +1,10 @@
 //! The end of the recording of a process.
 
 use super::ProcessRecording;
+use crate::os::clock::Moment;
 use crate::store::trace::Chunk;
 use crate::store::writer::WriteJob;
-use crate::target::proc::End;
+use crate::target::proc::{End, SeenEnd};
 
 impl ProcessRecording {
     /// Adds a note with what a library built with `--cfg heaptape_verify` found out about its own
@@ -21,7 +22,11 @@ impl ProcessRecording {
     }
 
     /// Ends the recording: writes everything that is left.
-    pub fn finish(&mut self, end: End, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
+    pub fn finish(&mut self, seen: SeenEnd, spare: &mut dyn FnMut() -> Chunk, out: &mut dyn FnMut(WriteJob)) {
+        let SeenEnd { end, at } = seen;
+        // It may have waited for us since it said so.
+        let at = self.session.stats.said_end().filter(|said| end != End::RUNNING && said.tick < at.tick).unwrap_or(at);
+        self.end_seen = Some(Moment { tick: at.tick.max(self.last_tick), ..at });
         self.prepare_events();
         self.heap.finish(self.last_tick);
         self.heap.add_effects(self.output.trace());

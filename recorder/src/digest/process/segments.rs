@@ -12,6 +12,7 @@ use crate::heap::index::Block;
 use crate::heap::live::{BlocksAt, Call};
 use crate::heap::profile_delta::{Contributor, ProfileDelta};
 use crate::heap::thread_number::ThreadNumber;
+use crate::os::clock::Moment;
 use crate::session::options::{Mode, Options};
 use crate::session::traced_process::{SHORT_LIFE, Session, StatsSnapshot};
 use crate::store::division::Divider;
@@ -313,7 +314,7 @@ impl ProcessRecording {
 
     /// Returns the last record of the tape.
     fn end_record(&self, end: End) -> TapeRecord {
-        let (tick, unix_ns) = (self.session.clock.now(), crate::os::clock::unix_ns());
+        let Moment { tick, unix_ns } = self.end_seen.unwrap_or_else(|| Moment::now(&self.session.clock));
         TapeRecord::End(tape::End { tick, unix_ns, reason: end.reason, status: end.status })
     }
 

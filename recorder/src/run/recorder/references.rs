@@ -82,6 +82,9 @@ impl Recorder {
     /// Reads the memory of a process that is about to end, which waits until the socket is closed.
     pub(super) fn about_to_exit(&mut self, pid: u32, is_before: bool, socket: OwnedFd) {
         let running = self.running.iter_mut().find(|running| running.session.process.pid == pid);
+        if let (Some(running), false) = (&running, is_before) {
+            running.session.stats.says_end(&running.session.clock);
+        }
         let Some(running) = running.filter(|running| !running.has_references) else {
             return self.stages.read_pages_at_exit(pid, socket);
         };
