@@ -263,6 +263,7 @@ impl Service {
         self.measure_memory();
         self.keep_budgets();
         self.check_attaches();
+        self.admissions.saver.iter().for_each(|saver| saver.send_waiting());
         for uid in self.epochs.expired() {
             // An error is in the log; the next attempt is a second away.
             let _ = self.rotate(uid, Callback::new(|| {}));

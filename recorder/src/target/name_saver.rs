@@ -250,6 +250,11 @@ impl Saver {
         }
     }
 
+    /// Sends the jobs for which there was no room. Called from time to time: maybe none follows them.
+    pub fn send_waiting(&self) {
+        self.send(&mut locked(&self.waiting), false);
+    }
+
     fn send(&self, waiting: &mut VecDeque<Message>, waits: bool) {
         while let Some(message) = waiting.front() {
             let files: Vec<BorrowedFd<'_>> = message.files.iter().map(|file| sys::fd(&**file)).collect();
@@ -496,4 +501,35 @@ fn execute(batch: &[Group], work: Work, mut recorder: Option<BorrowedFd<'_>>) {
             let _ = socket::send(recorder.as_raw_fd(), b".", flags);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_for_which_there_was_no_room_are_sent_later() {
+        let pair = socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+        let (channel, theirs) = pair.unwrap_or_else(|error| panic!("{error}"));
+        let saver = Saver { channel, helper: 0, opened: Mutex::default(), waiting: Mutex::default() };
+        let helper = Helper { channel: theirs };
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let waiting = || locked(&saver.waiting).len();
+        let mut jobs = 0;
+        while waiting() < 3 {
+            let one = folder.path().join(jobs.to_string());
+            std::fs::create_dir(&one).unwrap_or_else(|error| panic!("{error}"));
+            assert!(saver.submit(Job { folders: vec![one], ..Job::default() }));
+            jobs += 1;
+        }
+        for _ in 3..jobs {
+            assert!(matches!(helper.receive(), Some(Some(_))));
+        }
+        assert_eq!(waiting(), 3);
+        saver.send_waiting();
+        assert_eq!(waiting(), 0);
+        for _ in 0..3 {
+            assert!(matches!(helper.receive(), Some(Some(_))));
+        }
+    }
 }
