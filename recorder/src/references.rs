@@ -111,7 +111,10 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     let memory = if is_copy { Memory::of_copy(reader_tid, pid, page) } else { Memory::of(reader_tid, page) };
     memory.probe(session)?;
     let text = maps::read(reader_tid);
-    let text = String::from_utf8_lossy(&text);
+    let mut text = String::from_utf8_lossy(&text);
+    if is_copy {
+        text = maps::with_missing(&text, &String::from_utf8_lossy(&maps::read(pid))).into();
+    }
     let names = text.lines().filter_map(maps::parse).map(|line| line.name.into());
     let allocator = allocator_of(session, names);
     let count: u64 = blocks.indexes.iter().map(Index::len).sum();

@@ -1,10 +1,11 @@
 //! `heaptape holds --live`: who holds what in a program that runs on, read in a copy of it that the
 //! program does not notice.
 
+use super::holds::assert_only_nothing_is_lost;
 use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::wait::until;
-use heaptape_tests::{Daemon, Target, test_env};
+use heaptape_tests::{Daemon, Target, target, test_env};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -97,6 +98,21 @@ fn a_living_program_says_who_holds_what_and_notices_nothing() {
     assert!(status.contains("TracerPid:\t0\n") && status.contains("SigBlk:\t0000000000000000\n"), "{status}");
     assert_eq!(live.end(), UNSEEN);
     daemon.stop();
+}
+
+/// A copy does not get all memory, and what it does not get is read from the program.
+#[test]
+fn memory_that_children_do_not_get_holds() {
+    let folder = test_env::folder();
+    let daemon = Daemon::start(&["--mode", "trace,overflow=wait:10s"]);
+    let mut command = daemon.command(&target::c("holds_odd_memory"));
+    command.arg(folder.path().join("mapped")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = Running(command.spawn().expect("it starts"));
+    let mut line = String::new();
+    BufReader::new(running.0.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+    assert_only_nothing_is_lost(&holds(&daemon, &running.0.id().to_string()));
+    drop(running.0.stdin.take());
+    assert!(running.0.wait().expect("it ends").success());
 }
 
 /// A daemon that is killed while it reads takes the copy with it.

@@ -103,9 +103,27 @@ impl CoreFile {
             return Some("the core has no stack of any thread".into());
         }
         let without = stacks.filter(|stack| is_without(stack)).count();
-        let lacks =
-            |count: usize| format!("the stacks of {count} threads are not in the core (coredump_filter, core(5))");
-        (without > 0).then(|| lacks(without))
+        if without > 0 {
+            return Some(format!("the stacks of {without} threads are not in the core (coredump_filter, core(5))"));
+        }
+        let shared = self.missing_files();
+        (shared > 0).then(|| {
+            format!("{shared} mappings of files that it could write are not in the core (coredump_filter, core(5))")
+        })
+    }
+
+    /// Returns how many files that are no modules were mapped to be written, and are not in the core: what
+    /// a program writes to a file that others may share is none of its own memory.
+    fn missing_files(&self) -> usize {
+        let is_module = |path: &[u8]| {
+            let ranges = self.files.iter().filter(|file| file.path == path);
+            ranges.filter_map(|file| self.segment(file.start)).any(|segment| segment.access & EXECUTE != 0)
+        };
+        let missing = self.segments.iter().filter(|segment| segment.is_writable() && segment.stored == 0);
+        let files = missing.filter_map(|segment| self.file_at(segment.start)).map(|file| &file.path[..]);
+        let is_own = |path: &[u8]| path.starts_with(b"/memfd:heaptape");
+        let is_device = |path: &[u8]| path.starts_with(b"/dev/") && !path.starts_with(b"/dev/shm/");
+        files.filter(|path| !is_own(path) && !is_device(path) && !is_module(path)).count()
     }
 
     /// Returns the build-id of the module whose ELF header is at an address; empty if it has none or

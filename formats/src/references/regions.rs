@@ -172,14 +172,16 @@ impl Regions<'_> {
                 continue;
             }
             if is_file {
-                if !line.is_writable || line.is_shared {
+                // The memory of a device is not read: that may do something.
+                if !line.is_writable || (line.is_shared && line.name.starts_with("/dev/")) {
                     continue;
                 }
                 let name = number_of(line.path(), &mut numbers, &mut found.names);
+                let kind = if line.is_shared { ROOT_MAPPING } else { ROOT_DATA };
                 for part in without((line.start, line.end), self.excluded.to_vec()) {
-                    found.add(part, ROOT_DATA, name, 0);
+                    found.add(part, kind, name, 0);
                 }
-                before = Some((line.end, name));
+                before = Some((line.end, name)).filter(|_| !line.is_shared);
                 continue;
             }
             if line.is_executable {

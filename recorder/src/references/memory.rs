@@ -16,9 +16,17 @@ pub(crate) struct Memory {
     page: u64,
     /// Tells which pages are there.
     pagemap: Option<File>,
-    /// That of the process of which this one is a copy: pages of files, and shared ones, come into a
-    /// copy when they are read.
-    original: Option<File>,
+    /// The process of which this one is a copy, and its pages. Those of files, and shared ones, come into
+    /// a copy when they are read; others never, since a process can keep them from its children
+    /// (`MADV_DONTFORK`, `MADV_WIPEONFORK`). Both are read from the process itself, which runs on.
+    original: Option<(Pid, File)>,
+}
+
+/// A part of a range, and the process that has it.
+struct Run {
+    start: u64,
+    end: u64,
+    pid: Pid,
 }
 
 fn pagemap(pid: u32) -> Option<File> {
@@ -32,7 +40,8 @@ impl Memory {
 
     /// Returns the memory of a copy of a process.
     pub(crate) fn of_copy(pid: u32, original: u32, page: u64) -> Memory {
-        Memory { original: pagemap(original), ..Memory::of(pid, page) }
+        let pages = pagemap(original).map(|pages| (Pid::from_raw(original.cast_signed()), pages));
+        Memory { original: pages, ..Memory::of(pid, page) }
     }
 
     /// Checks that the memory may be read, by the first word of the area that both sides share.
@@ -41,43 +50,47 @@ impl Memory {
     /// That of the kernel, e.g. EPERM where the process may not be traced.
     pub(crate) fn probe(&self, session: &Session) -> io::Result<()> {
         let Some((start, _)) = session.mapping.header().private_ranges().next() else { return Ok(()) };
-        match self.read_some(start, &mut [0; 8]) {
+        match read_some(self.pid, start, &mut [0; 8]) {
             Err(error) if error.raw_os_error() != Some(nix::libc::EFAULT) => Err(error),
             _ => Ok(()),
         }
     }
 
-    fn read_some(&self, at: u64, out: &mut [u8]) -> io::Result<usize> {
-        let remote = RemoteIoVec { base: at as usize, len: out.len() };
-        Ok(process_vm_readv(self.pid, &mut [IoSliceMut::new(out)], &[remote])?)
-    }
-
     /// Returns the parts of a range that are in memory or swapped out. All of it, if that is not
     /// known.
-    fn runs(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+    fn runs(&self, start: u64, end: u64) -> Vec<Run> {
         let (first, last) = (start / self.page, end.div_ceil(self.page));
         let entries = |pagemap: &File| {
             let mut entries = vec![0; 8 * (last - first) as usize];
             pagemap.read_exact_at(&mut entries, 8 * first).is_ok().then_some(entries)
         };
-        let Some(own) = self.pagemap.as_ref().and_then(entries) else { return vec![(start, end)] };
-        let original = self.original.as_ref().and_then(entries).unwrap_or_default();
+        let Some(own) = self.pagemap.as_ref().and_then(entries) else {
+            return vec![Run { start, end, pid: self.pid }];
+        };
+        let original = self.original.as_ref().and_then(|(pid, pages)| Some((*pid, entries(pages)?)));
         let is_there = |entries: &[u8], index: usize| {
             entries.as_chunks::<8>().0.get(index).is_some_and(|entry| u64::from_le_bytes(*entry) & IS_THERE != 0)
         };
-        let mut runs: Vec<(u64, u64)> = Vec::new();
+        let mut runs: Vec<Run> = Vec::new();
         for (number, index) in (first..last).zip(0..) {
-            if !is_there(&own, index) && !is_there(&original, index) {
-                continue;
-            }
+            let pid = match &original {
+                _ if is_there(&own, index) => self.pid,
+                Some((pid, entries)) if is_there(entries, index) => *pid,
+                _ => continue,
+            };
             let (from, to) = ((number * self.page).max(start), ((number + 1) * self.page).min(end));
             match runs.last_mut() {
-                Some(run) if run.1 == from => run.1 = to,
-                _ => runs.push((from, to)),
+                Some(run) if run.end == from && run.pid == pid => run.end = to,
+                _ => runs.push(Run { start: from, end: to, pid }),
             }
         }
         runs
     }
+}
+
+fn read_some(pid: Pid, at: u64, out: &mut [u8]) -> io::Result<usize> {
+    let remote = RemoteIoVec { base: at as usize, len: out.len() };
+    Ok(process_vm_readv(pid, &mut [IoSliceMut::new(out)], &[remote])?)
 }
 
 impl formats::references::Memory for Memory {
@@ -85,12 +98,12 @@ impl formats::references::Memory for Memory {
     /// that were read.
     fn read(&self, at: u64, out: &mut [u8]) -> u64 {
         let (mut done, mut read) = (0, 0);
-        for (start, end) in self.runs(at, at + out.len() as u64) {
+        for Run { start, end, pid } in self.runs(at, at + out.len() as u64) {
             let (start, end) = ((start - at) as usize, (end - at) as usize);
             out[done..start].fill(0);
             done = start;
             while done < end {
-                match self.read_some(at + done as u64, &mut out[done..end]) {
+                match read_some(pid, at + done as u64, &mut out[done..end]) {
                     Ok(count @ 1..) => (done, read) = (done + count, read + count as u64),
                     // A page that cannot be read, e.g. of a file that was truncated.
                     _ => {

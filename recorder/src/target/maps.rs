@@ -14,6 +14,24 @@ pub fn read(pid: u32) -> Vec<u8> {
     bytes
 }
 
+/// Returns the `maps` of a copy of a process, with those mappings of the process that a copy does not get
+/// (`MADV_DONTFORK`).
+pub fn with_missing(copy: &str, original: &str) -> String {
+    let mut both: Vec<&str> = Vec::new();
+    let lines = |text| str::lines(text).filter_map(|line| Some((parse(line)?, line)));
+    let mut own = lines(copy).peekable();
+    for (mapping, line) in lines(original) {
+        while let Some((_, line)) = own.next_if(|(one, _)| one.end <= mapping.start) {
+            both.push(line);
+        }
+        if own.peek().is_none_or(|(next, _)| mapping.end <= next.start) {
+            both.push(line);
+        }
+    }
+    both.extend(own.map(|(_, line)| line));
+    both.into_iter().flat_map(|line| [line, "\n"]).collect()
+}
+
 /// Reads the `maps` of a process on another thread, since the process may hold the lock of its memory
 /// for ever. Returns no bytes if that takes too long.
 pub fn read_aside(owner: Owner) -> Vec<u8> {
@@ -136,6 +154,27 @@ mod tests {
 ";
         let ranges: Vec<(u64, u64)> = named_ranges(maps).iter().map(|range| (range.start, range.end)).collect();
         assert_eq!(ranges, [(0x1000, 0x3000), (0x3000, 0x5000), (0x5000, 0x6000), (0x6000, 0x8000)]);
+    }
+
+    #[test]
+    fn what_a_copy_does_not_get_is_that_of_the_process() {
+        let copy = "\
+2000-3000 rw-p 00000000 00:00 0 
+5000-6000 rw-p 00000000 00:00 0 [heap]
+";
+        // It has allocated meanwhile.
+        let process = "\
+1000-2000 rw-p 00000000 00:00 0 
+2000-3000 rw-p 00000000 00:00 0 
+3000-4000 rw-p 00000000 00:00 0 
+5000-7000 rw-p 00000000 00:00 0 [heap]
+8000-9000 rw-p 00000000 00:00 0 
+";
+        let both = with_missing(copy, process);
+        let ranges: Vec<(u64, u64)> = both.lines().filter_map(parse).map(|line| (line.start, line.end)).collect();
+        let expected = [(0x1000, 0x2000), (0x2000, 0x3000), (0x3000, 0x4000), (0x5000, 0x6000), (0x8000, 0x9000)];
+        assert_eq!(ranges, expected);
+        assert_eq!(with_missing(copy, ""), copy);
     }
 
     #[test]
