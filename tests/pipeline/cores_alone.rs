@@ -77,7 +77,7 @@ fn blocks_and_their_holders_are_those_that_the_program_has() {
     let more = holds["bytes"].as_u64().expect("bytes") - printed.bytes();
     assert!((200..1000).contains(&more), "{more} bytes more: {holds:#}");
     assert_eq!((&holds["lacks"], &holds["lost_blocks"]), (&"".into(), &printed.lost().into()), "{holds:#}");
-    assert_eq!((root(&holds, "global list"), root(&holds, "global large")), (300, 3), "{holds:#}");
+    assert_eq!((root(&holds, "global list"), root(&holds, "global large")), (300, 6), "{holds:#}");
     assert_eq!(root(&holds, "global of_thread"), 100, "{holds:#}");
     let lost = &holds["lost"][0];
     assert_eq!((&lost["what"], &lost["times"]), (&"block of 72 bytes".into(), &printed.lost().into()), "{lost:#}");
@@ -99,16 +99,18 @@ fn blocks_and_their_holders_are_those_that_the_program_has() {
 
 #[test]
 fn a_damaged_header_is_named_with_the_block_before_it() {
-    let Some((printed, core, _folder)) = crashed("damaged", "true") else { return };
-    let core = core.to_str().expect("a path");
-    let answer = json(&["core", "--json", core]);
-    let damage = &answer["heap"]["damage"];
-    assert_eq!(damage.as_array().map(Vec::len), Some(1), "{answer:#}");
-    assert_eq!(damage[0]["before"]["address"], printed.damaged.clone().expect("a block"), "{answer:#}");
-    assert!(answer["verdict"].as_str().is_some_and(|text| text.contains("0x4141414141414141")), "{answer:#}");
-    // Where the chunk is that cannot be read, there may be blocks that hold others.
-    let holds = json(&["holds", "--json", core])["holds"].clone();
-    assert_eq!((&holds["lacks"], &holds["lost_blocks"]), (&"".into(), &printed.lost().into()), "{holds:#}");
+    for (way, written) in [("damaged", "0x4141414141414141"), ("top", "0x4141414141414140")] {
+        let Some((printed, core, _folder)) = crashed(way, "true") else { return };
+        let core = core.to_str().expect("a path");
+        let answer = json(&["core", "--json", core]);
+        let damage = &answer["heap"]["damage"];
+        assert_eq!(damage.as_array().map(Vec::len), Some(1), "{answer:#}");
+        assert_eq!(damage[0]["before"]["address"], printed.damaged.clone().expect("a block"), "{answer:#}");
+        assert!(answer["verdict"].as_str().is_some_and(|text| text.contains(written)), "{answer:#}");
+        // Where the chunk is that cannot be read, there may be blocks that hold others.
+        let holds = json(&["holds", "--json", core])["holds"].clone();
+        assert_eq!((&holds["lacks"], &holds["lost_blocks"]), (&"".into(), &printed.lost().into()), "{holds:#}");
+    }
 }
 
 /// With a recording, it has a name.
@@ -166,6 +168,21 @@ fn a_core_without_all_memory_calls_nothing_lost() {
     let text = heaptape(["core", core.to_str().expect("a path")]).text();
     assert!(text.starts_with("SIGABRT") && text.contains("no heap of glibc was found"), "{text}");
     assert!(text.contains("coredump_filter"), "{text}");
+}
+
+/// The kernel leaves out files that others may share, unless it is told to write them.
+#[test]
+fn a_core_without_mapped_files_calls_nothing_lost() {
+    if !are_cores_written() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    Program::new(target::c("holds_odd_memory")).args(["mapped", "abort"]).folder(folder.path()).plain();
+    let core = core_in(folder.path());
+    let holds = json(&["holds", "--json", core.to_str().expect("a path")])["holds"].clone();
+    let lacks = holds["lacks"].as_str().expect("a text");
+    assert!(lacks.starts_with("1 mappings of files that it could write"), "{holds:#}");
+    assert_eq!(holds["lost_blocks"], 0, "{holds:#}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 // Makes blocks in the main heap, in heaps of threads and with mappings of their own, frees some of
-// them, prints what it has, and aborts. Argument: `damaged` writes behind a block first.
+// them, prints what it has, and aborts. Argument: `damaged` writes behind a block first, `top` behind the
+// last one.
 #include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@ struct item {
 
 struct item *list;
 static struct item *of_thread;
-static void *large[3];
+static void *large[6], *last;
 static pthread_barrier_t barrier;
 
 static void print(const char *what, void *block) { printf("%s %p %zu\n", what, block, malloc_usable_size(block)); }
@@ -77,6 +78,8 @@ int main(int count, char **arguments) {
     drop(100, 20);
     for (int number = 0; number < LOST; number++) lose();
     for (int number = 0; number < 3; number++) print("held", large[number] = calloc(1, 300000 + 5000 * number));
+    static const size_t alignments[] = { 64, 65536, 2 << 20 };
+    for (int number = 0; number < 3; number++) print("held", large[3 + number] = memalign(alignments[number], 400000));
     print("free", large[0]);
     print("held", large[0] = realloc(large[0], 900000));
     pthread_t thread;
@@ -87,6 +90,11 @@ int main(int count, char **arguments) {
         struct item *item = list->next->next;
         printf("damaged %p\n", (void *)item);
         memset(item->text, 0x41, sizeof item->text + 16);
+    }
+    if (count > 1 && strcmp(arguments[1], "top") == 0) {
+        print("held", last = malloc(100000));
+        printf("damaged %p\n", last);
+        memset(last, 0x41, malloc_usable_size(last) + 8);
     }
     fflush(stdout);
     clear_stack();

@@ -3,6 +3,7 @@
 use super::arenas::{Arena, HEAP_BYTES, Main, STATE_BYTES};
 use super::reader::Reader;
 use super::{ADDRESS_BITS, Chunk, HEADER, Heap, Places, State};
+use std::ops::RangeInclusive;
 
 /// Flags in the size of a chunk.
 const PREVIOUS_IN_USE: u64 = 1;
@@ -28,14 +29,15 @@ pub(super) fn arena(reader: &mut Reader<'_>, arena: &Arena, places: Places<'_>, 
     let room = places.around(arena.top).map(|(_, end)| end - arena.top);
     let is_top_sane = top_size.is_multiple_of(16) && room.is_some_and(|room| top_size <= room);
     let top_end = if is_top_sane { arena.top + top_size } else { arena.top + HEADER };
-    if !is_top_sane {
-        let what = format!("the size of the top of the heap is {top_size:#x}");
-        heap.fault(arena.top + 8, what, None, 0);
-    }
     if arena.is_main {
         main(reader, arena, places, top_end, heap);
     } else {
         heaps(reader, arena, heap);
+    }
+    if !is_top_sane {
+        let what = format!("the size of the top of the heap is {top_size:#x}");
+        let before = heap.chunks.iter().rev().find(|chunk| chunk.end() == arena.top + 8).copied();
+        heap.fault(arena.top + 8, what, before, 0);
     }
     if top_size > SMALLEST && is_top_sane {
         heap.push(arena.top + HEADER, top_size - HEADER, State::Top);
@@ -196,17 +198,18 @@ pub(super) fn mapped(reader: &mut Reader<'_>, main: &Main, places: Places<'_>, a
     }
 }
 
-/// Returns the chunk whose mapping begins at an address, and the end of that.
+/// Returns the chunk whose mapping begins at an address, and the end of that. A block with an alignment
+/// has a chunk within the one that was mapped for it, whose header stays at the beginning.
 fn mapped_at(reader: &mut Reader<'_>, start: u64, end: u64) -> Option<(u64, u64)> {
-    /// Bytes before a chunk: those of blocks with an alignment have some.
-    const OFFSETS: [u64; 9] = [0, 16, 48, 112, 240, 496, 1008, 2032, 4080];
-    OFFSETS.iter().find_map(|offset| {
-        let chunk = start + offset;
-        let word = reader.word(chunk + 8)?;
+    /// The largest alignment that is looked for is 1 GiB.
+    const ALIGNMENT_BITS: RangeInclusive<u32> = 5..=30;
+    let block = start.checked_add(HEADER)?;
+    let aligned = ALIGNMENT_BITS.filter_map(|bits| Some(block.checked_next_multiple_of(1 << bits)? - HEADER));
+    aligned.chain([start]).filter(|chunk| *chunk < end).find_map(|chunk| {
+        let word = (reader.word(chunk)? == chunk - start).then(|| reader.word(chunk + 8))??;
         let size = word & !FLAGS;
         let after = chunk.checked_add(size)?;
-        let is_it = reader.word(chunk)? == *offset
-            && word & FLAGS == IS_MAPPED
+        let is_it = word & FLAGS == IS_MAPPED
             && size.is_multiple_of(16)
             && size > HEADER
             && after.is_multiple_of(PAGE)
