@@ -34,6 +34,9 @@ const FAR: u64 = 64 << 10;
 const POINTERS: [&str; 16] =
     ["rip", "rdi", "rsi", "rax", "rbx", "rcx", "rdx", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
 
+/// Those of [`POINTERS`] in which compilers keep little but what a call left there.
+const SCRATCH: [&str; 4] = ["r8 ", "r9 ", "r10 ", "r11 "];
+
 /// What is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
@@ -474,9 +477,13 @@ impl Question<'_> {
             None => String::new(),
         };
         let tid = crashed.map_or(0, |thread| thread.tid);
-        let of_thread = |found: &String| found.ends_with(&format!(" of thread {tid}"));
-        let freed = places.iter().find(|place| place.is_freed && place.found_in.iter().any(of_thread));
-        let hint = freed.map(|place| format!("; {} has {}", place.found_in[0], place.what)).unwrap_or_default();
+        // What a call leaves in the others, `free` for one, says nothing of the crash.
+        let is_used = |found: &&String| {
+            found.ends_with(&format!(" of thread {tid}")) && !SCRATCH.iter().any(|name| found.starts_with(name))
+        };
+        let freed = places.iter().filter(|place| place.is_freed && signal.address.is_some());
+        let freed = freed.filter_map(|place| Some((place.found_in.iter().find(is_used)?, place))).next();
+        let hint = freed.map(|(found, place)| format!("; {found} has {}", place.what)).unwrap_or_default();
         format!("{name}{place}{fault}{hint}")
     }
 }
