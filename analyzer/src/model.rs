@@ -18,6 +18,7 @@ pub mod free_sites;
 pub mod leaks;
 pub mod lifetimes;
 pub mod live_set;
+pub(crate) mod narrow;
 pub mod neighbors;
 pub mod peak;
 mod phase;

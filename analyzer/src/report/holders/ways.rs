@@ -38,8 +38,8 @@ impl Holders<'_> {
             }
             way_of.push(way);
         }
-        for (block, step) in self.snapshot.graph.blocks.iter().zip(&self.step_of) {
-            let way = way_of.get(*step as usize).and_then(|way| ways.get_mut(*way as usize));
+        for (block, step) in self.snapshot.graph.blocks.iter().zip(self.step_of.iter()) {
+            let way = way_of.get(step as usize).and_then(|way| ways.get_mut(*way as usize));
             way.into_iter().for_each(|way| way.held.add(&block));
         }
         for number in (0..ways.len()).rev() {
