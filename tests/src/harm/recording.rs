@@ -16,6 +16,8 @@ struct Excuses {
     /// Hooks are left or interrupted, or memory is short: events may be lost, and are counted. The
     /// counts of the program itself are not exact.
     lost: bool,
+    /// It may not ask whether memory can be read.
+    sandboxed: bool,
 }
 
 impl Excuses {
@@ -30,7 +32,7 @@ impl Excuses {
             case.any(|step| step.is("jumps", step.numbers.first().copied().unwrap_or_default()) || step.is("storm", 1));
         let cancelled = case.any(|step| step.name == "cancel" && step.numbers.get(1) == Some(&1));
         let lost = left || cancelled || sandboxed || limited;
-        Excuses { unrecorded: sandboxed || limited || raw || bare, lost }
+        Excuses { sandboxed, unrecorded: sandboxed || limited || raw || bare, lost }
     }
 }
 
@@ -43,7 +45,7 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
     let is_excused = remarks.all(|line| {
         (excuses.lost && line.contains(" dropped: its ring was full"))
             || (excuses.unrecorded && (line.contains(" not recorded") || line.contains("never held a recorded block")))
-            || is_early(line)
+            || is_early(line, excuses.sandboxed)
     });
     if verify.code() != 0 && !(verify.code() == 1 && is_excused) {
         return Some(format!("verify: {verify}"));
@@ -92,11 +94,16 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
 
 /// Returns whether a line of `verify` is about stacks that end early in the programs that musl is
 /// linked into: it has no unwind data, and calls back from `qsort`. Or in the loader, whose binding at
-/// the first call of a function a signal may interrupt (docs/recorded.md).
-fn is_early(line: &str) -> bool {
+/// the first call of a function a signal may interrupt; or on a stack that is new in a sandbox, which
+/// does not let anybody ask what can be read (docs/recorded.md).
+fn is_early(line: &str, sandboxed: bool) -> bool {
     // `! FOLDER: the stacks of … end early: COUNT in MODULE (WHY); COUNT in MODULE (WHY)`
     let places = line.split_once(" end early: ").map(|(_, places)| places);
-    let is_known = |place: &str| place.contains(" in harm_static_mus") || place.contains(" in ld-linux-");
+    let is_known = |place: &str| {
+        place.contains(" in harm_static_mus")
+            || place.contains(" in ld-linux-")
+            || (sandboxed && place.contains("(its stack cannot be read"))
+    };
     places.is_some_and(|places| places.split("; ").all(is_known))
 }
 
@@ -113,7 +120,7 @@ pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
         let text = verify.text();
         let mut remarks = text.lines().filter(|line| line.starts_with("! "));
         let is_named = |line: &str| {
-            line.contains(" dropped: its ring was full") || line.contains(" not recorded") || is_early(line)
+            line.contains(" dropped: its ring was full") || line.contains(" not recorded") || is_early(line, false)
         };
         let is_counted = verify.code() == 1 && remarks.all(is_named);
         if verify.code() != 0 && !is_counted {
