@@ -122,12 +122,13 @@ impl<'a> Screen<'a> {
         self
     }
 
-    /// Prints a line with control characters replaced. Line feeds in it are kept.
+    /// Prints a line with control characters replaced. A line feed is one of them: a thread may have
+    /// one in its name, and its row would become two.
     ///
     /// # Errors
     /// Returns an error if writing fails.
     pub fn line(&mut self, text: &str) -> io::Result<()> {
-        text.split('\n').try_for_each(|line| self.spans(&[(Color::Plain, line.trim_end())]))
+        self.spans(&[(Color::Plain, text.trim_end())])
     }
 
     /// Prints a heading, in bold if the style has color.
@@ -324,6 +325,19 @@ mod tests {
         let own = text.replace("\x1b[1m", "").replace("\x1b[0m", "").replace('\n', "");
         assert!(!own.chars().any(is_control), "{own:?}");
         assert!(own.contains("a\u{fffd}[31mb"));
+    }
+
+    #[test]
+    fn line_feed_in_a_name_makes_no_second_line() {
+        let mut out = Vec::new();
+        let mut screen = Screen::new(&mut out, Style::PLAIN);
+        let hostile = "stack of thread 7 io\n1. growing: 9 B";
+        screen.line(hostile).unwrap();
+        screen.heading(hostile).unwrap();
+        screen.table(&["n", "name"], &[vec!["1".into(), hostile.into()]]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(text.starts_with("stack of thread 7 io\u{fffd}1. growing: 9 B\n"), "{text}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use crate::made;
 
+use heaptape_analyzer::event::Bound;
 use heaptape_analyzer::report::{Filter, GroupBy, Grouping, Query, View, leaks};
 use heaptape_analyzer::text::Style;
 use heaptape_reports::{peak, realloc, sites, sizes};
@@ -155,6 +156,40 @@ fn blocks_of_zero_bytes_are_counted_at_their_call_site() {
         assert_eq!((sum(rows, "allocs"), sum(rows, "bytes")), (5, 40), "{rows:#}");
         assert_eq!(sum(rows, "sites"), 3, "{rows:#}");
     }
+}
+
+/// What a range ends in is no exit: a program that ran on freed it as it frees anything else.
+#[test]
+fn what_is_freed_before_a_range_ends_is_not_freed_at_exit() {
+    let cached = (1..=1000).map(|index| Step::Alloc { index, size: 500, site: 2, thread: 1, tick: index * 1_000_000 });
+    let cleared = (1..=1000).map(|index| Step::Free { index, thread: 1, tick: 1_000_000_000 + index });
+    let others = (1001..=2100).flat_map(|index| {
+        let tick = index * 1_000_000 + 300_000;
+        let other = Step::Alloc { index, size: 8, site: 3, thread: 1, tick };
+        [other, Step::Free { index, thread: 1, tick: tick + 1000 }]
+    });
+    let steps: Vec<Step> = cached.chain(cleared).chain(others).collect();
+    let (_dir, path) = made::recording(&steps, &Options::default());
+    let leaks = |view, bound| {
+        let mut query = Query { view, ..query(&path, Filter::default()) };
+        query.scope.range.to = Some(bound);
+        let mut out = Vec::new();
+        leaks::run(&query, &leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    // The cache is cleared at 1 s of 2.1 s.
+    for bound in [Bound::Share(0.5), Bound::Time(1_050_000_000), Bound::Number(2050)] {
+        let answer: Value = serde_json::from_str(&leaks(View::json(1000), bound.clone())).unwrap();
+        assert_eq!(answer["freed_at_exit"], Value::Array(Vec::new()), "{bound:?}: {answer:#}");
+        let text = leaks(View::text(10), bound);
+        assert_eq!(text.lines().next(), Some("nothing leaked"), "{text}");
+    }
+    // What is freed after the range is live at its end, and nobody asked whether it was freed.
+    let text = leaks(View::text(10), Bound::Share(0.4));
+    assert!(text.contains(" blocks live at the end of the range"), "{text}");
+    assert!(!text.contains("never freed") && !text.contains("exit"), "{text}");
+    let text = leaks(View::text(10), Bound::Share(1.0));
+    assert_eq!(text.lines().next(), Some("nothing leaked"), "{text}");
 }
 
 /// The peak of what was freed at exit may be between two points of the history.

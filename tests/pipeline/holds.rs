@@ -1,7 +1,7 @@
 //! `heaptape holds`: who holds what is live when a program ends, what nobody holds, and why it says
 //! so.
 
-use heaptape_tests::{Program, Recording, Target, same, target};
+use heaptape_tests::{Program, Recording, Target, same, target, test_env};
 use serde_json::Value;
 
 #[track_caller]
@@ -153,11 +153,67 @@ fn each_kind_of_root_holds_its_block() {
     assert_eq!(report["lost_blocks"].as_u64(), Some(lost("of_lost") + 1), "{report:#}");
 }
 
+/// What lies in memory of a file that is shared, or that children do not get, is held.
+#[test]
+fn memory_of_every_kind_holds() {
+    let folder = test_env::folder();
+    let file = folder.path().join("mapped");
+    let recording = Program::new(target::c("holds_odd_memory")).arg(&file).option("--references").recorded().success();
+    assert_only_nothing_is_lost(&holds(&recording, &[]));
+}
+
+/// Asserts that of the blocks of `holds_odd_memory` those are lost that nothing holds.
+pub(super) fn assert_only_nothing_is_lost(report: &Value) {
+    assert_eq!(report["lacks"], "", "{report:#}");
+    let rows = report["lost"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["stack"].to_string().contains("of_nothing")), "{report:#}");
+    // The stack or a register may have the last one.
+    assert!(report["lost_blocks"].as_u64().is_some_and(|blocks| (19..=20).contains(&blocks)), "{report:#}");
+}
+
 #[test]
 fn without_references_the_answer_says_how_to_get_them() {
     let recording = Program::new(target::c("holds_roots")).recorded().success();
     let outcome = recording.heaptape(&["holds"]);
     assert!(outcome.error().contains("record --references"), "{}", outcome.error());
+}
+
+/// A compiler makes several call sites of one when it unrolls a loop.
+#[test]
+fn lost_blocks_of_one_line_are_one_group() {
+    let recording = Program::new(target::c("unrolled")).option("--references").recorded().success();
+    let report = holds(&recording, &[]);
+    let lost = report["lost"].as_array().expect("rows");
+    // A register may have the last one.
+    let times = lost.first().and_then(|row| row["times"].as_u64()).unwrap_or(0);
+    assert!(lost.len() == 1 && (11..=12).contains(&times), "{report:#}");
+}
+
+#[test]
+fn options_that_select_nothing_are_refused() {
+    let recording = cache(10);
+    for (option, value, remedy) in [
+        ("--until", "10ms", "--live"),
+        ("--from", "50%", "--live"),
+        ("--function", "main", "--of"),
+        ("--min-size", "9", "--of"),
+    ] {
+        let outcome = recording.heaptape(&["holds", option, value]);
+        assert!(outcome.code() == 2 && outcome.error().contains(remedy), "{option}: {outcome}");
+    }
+}
+
+/// A program that ends in a way in which nothing can be read is named with that way.
+#[test]
+fn a_killed_program_is_said_to_have_no_references_for_that() {
+    let ended = |by: &str| {
+        let program = Program::new("/bin/sh").args(["-c", &format!("kill -{by} $$")]);
+        program.option("--references").recorded().heaptape(&["holds"]).exits(2).error()
+    };
+    let killed = ended("KILL");
+    assert!(killed.contains("), ended by signal 9: ") && !killed.contains("--core"), "{killed}");
+    let crashed = ended("SEGV");
+    assert!(crashed.contains("), ended by signal 11: ") && crashed.contains("heaptape holds --core CORE"), "{crashed}");
 }
 
 #[test]
@@ -523,7 +579,7 @@ fn perfetto_gets_the_graph_of_blocks() {
     let report = holds(&recording, &[]);
     let trace = recording.directory.path().join("trace.pftrace");
     recording.heaptape(&["export", "--format", "perfetto", "-o", trace.to_str().expect("a path")]).success();
-    let reader = heaptape_tests::test_env::programs().join("../clients/read_perfetto.py");
+    let reader = test_env::programs().join("../clients/read_perfetto.py");
     let output = std::process::Command::new("python3").arg(reader).arg(&trace).output().expect("python3");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");

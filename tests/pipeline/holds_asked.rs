@@ -154,6 +154,31 @@ fn an_attached_program_without_new_blocks_holds_none_that_are_known() {
     assert!(said.contains("blocks from before are not known"), "{said}");
 }
 
+/// What an attached process allocated before is missing in `leaks` and in an answer about it: both say so,
+/// while it runs and afterwards, and count their times from the attach.
+#[test]
+fn blocks_from_before_an_attach_are_said_to_be_unknown() {
+    const UNKNOWN: &str = "blocks from before the attach are not known";
+    let folder = test_env::folder();
+    let dir = folder.path().join("r");
+    let text = dir.to_str().expect("a path");
+    let mut earlier = Earlier::start();
+    let mut attached = attach(&earlier, &dir, |_| {});
+    earlier.make_blocks();
+    let assert_leaks = |arguments: &[&str]| {
+        let (_, said) = asked(&[&["leaks", "--all"], arguments].concat());
+        assert_eq!(said.matches(UNKNOWN).count(), 1, "{arguments:?}: {said}");
+        assert!(said.contains(" after the attach") && !said.contains("after the start"), "{arguments:?}: {said}");
+    };
+    assert_leaks(&["--live", &earlier.pid()]);
+    assert_leaks(&[text]);
+    let (code, said) = asked(&["holds", "--live", &earlier.pid(), "--of", "make_holders"]);
+    assert!(code == Some(2) && said.contains(&format!("no live block is of 'make_holders'; {UNKNOWN}: ")), "{said}");
+    kill(Pid::from_raw(attached.0.id().cast_signed()), Signal::SIGINT).expect("it runs");
+    assert!(attached.0.wait().expect("it ends").success());
+    assert_leaks(&[text]);
+}
+
 /// Reports without references are about this moment, too, for one process and for a recording.
 #[test]
 fn reports_of_a_program_under_record_are_of_now() {

@@ -7,13 +7,15 @@ use crate::print::{Report, print_reports};
 use heaptape_analyzer::report::frames::{FrameJson, stack_json};
 use heaptape_analyzer::report::holders::{Amount, Holders};
 use heaptape_analyzer::report::lost::{self, Confidence, Lost, LostGroup};
+use heaptape_analyzer::report::segments::{UNKNOWN_BEFORE, is_attached};
 use heaptape_analyzer::report::stack_text::text_stack;
+use heaptape_analyzer::report::summary::ending_of;
 use heaptape_analyzer::report::{Error, Outcome, PointInTime, Query, Unanswerable};
 use heaptape_analyzer::symbols::Symbolizer;
 use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
 use heaptape_analyzer::{Process, Recording};
-use heaptape_formats::recording::RAN_ALREADY;
-use heaptape_formats::tape::Origin;
+use heaptape_formats::core_file::Signal;
+use heaptape_formats::recording::Exit;
 use serde::Serialize;
 use since::GrownRow;
 use std::collections::HashMap;
@@ -79,7 +81,7 @@ struct PathRow {
 }
 
 /// The held blocks of one call site, or of one type.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct HeldRow {
     label: String,
     /// Type, if it is known, or `block of` a function.
@@ -117,7 +119,7 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct HoldsReport {
     /// When the program was as it is shown, if that is not its end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,6 +196,9 @@ impl Report for Answer {
 
 /// Why there is no answer.
 const NOT_RECORDED: &str = "it was not recorded which block holds which";
+/// What helps.
+const REMEDY: &str = "that is read at the end of a program under record --references that ends by exit or by the return of main \
+                      and is not linked statically; of one that runs, heaptape holds --live PID reads it";
 
 /// Runs `heaptape holds`.
 ///
@@ -201,7 +206,7 @@ const NOT_RECORDED: &str = "it was not recorded which block holds which";
 /// [`Error::Unanswerable`] when no selected process has references, or nothing is of what was asked
 /// for. Or a recording cannot be read, or `out` cannot be written.
 pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) -> Result<Outcome, Error> {
-    let mut is_there = false;
+    let (mut is_there, mut without) = (false, Vec::new());
     let before = options.since.as_deref().map(heaptape_analyzer::open).transpose()?;
     let mut of_name: HashMap<String, usize> = HashMap::new();
     let outcome = print_reports(query, out, style, false, |process, symbols, _| {
@@ -211,15 +216,54 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
             holds.grown = Some(grown(before, process, *number, symbols, query.view.top)?);
             *number += 1;
         }
-        is_there |= holds.is_some();
+        match holds {
+            Some(_) => is_there = true,
+            None => without.push(Ending::of(process)),
+        }
         Ok((Answer { holds }, Vec::new()))
     })?;
     if is_there {
         return Ok(outcome);
     }
-    let remedy = "that is read at the end of a program under record --references that ends by exit or by the return of main \
-                  and is not linked statically; of one that runs, heaptape holds --live PID reads it";
-    Err(unanswerable(NOT_RECORDED, remedy))
+    Err(not_recorded(&without))
+}
+
+/// How a process ended of which no references are there.
+struct Ending {
+    text: String,
+    is_by_signal: bool,
+    /// What to ask of its core, if it may have left one.
+    of_core: String,
+}
+
+impl Ending {
+    fn of(process: &Process) -> Ending {
+        let about = &process.about;
+        let is_out_of_memory = about.last_memory.is_some_and(|memory| memory.out_of_memory);
+        let number = match about.exit {
+            Some(Exit::Signal(number)) => Some(number),
+            _ => None,
+        };
+        let signal = number.and_then(|number| i32::try_from(number).ok());
+        let is_crash = signal.is_some_and(|number| Signal { number, code: 0, address: None }.is_crash());
+        let ending = about.exit.map(|exit| format!(", {}", ending_of(exit, is_out_of_memory))).unwrap_or_default();
+        Ending {
+            text: format!("{} (pid {}){ending}", process.name(), about.pid),
+            is_by_signal: number.is_some(),
+            of_core: match is_crash {
+                true => format!("; if it left a core, heaptape holds --core CORE {} reads it there", path_of(process)),
+                false => String::new(),
+            },
+        }
+    }
+}
+
+/// Returns the error that no process has references, with how it ended that would tell why.
+fn not_recorded(without: &[Ending]) -> Error {
+    let one = without.iter().find(|one| one.is_by_signal).or(without.first().filter(|_| without.len() == 1));
+    let why = one.map_or(NOT_RECORDED.into(), |one| format!("{NOT_RECORDED} in {}", one.text));
+    let of_core = one.map_or("", |one| &one.of_core);
+    unanswerable(&why, &format!("{REMEDY}{of_core}"))
 }
 
 fn unanswerable(why: &str, remedy: &str) -> Error {
@@ -339,10 +383,10 @@ fn report(
 
 /// Returns since when the blocks of a process are known, if that is not its start.
 fn known_since(process: &Process) -> Option<&'static str> {
-    if process.about.origin == Origin::Attach.name() {
+    if is_attached(process) {
         return Some("since the attach");
     }
-    let ran_already = process.about.unseen_mappings == RAN_ALREADY || process.about.began_unix_ns != 0;
+    let ran_already = process.live_since_unix_ns().is_some() || process.about.began_unix_ns != 0;
     ran_already.then_some("since the recording began")
 }
 
@@ -358,7 +402,8 @@ fn chosen(holders: &Holders<'_>, options: &Options) -> Result<Option<Vec<u32>>, 
         }
     };
     if found.is_empty() {
-        let why = format!("no live block is of '{of}'");
+        let before = if is_attached(holders.process()) { format!("; {UNKNOWN_BEFORE}") } else { String::new() };
+        let why = format!("no live block is of '{of}'{before}");
         return Err(unanswerable(
             &why,
             "heaptape holds without --of lists functions and types; an address begins with 0x",
@@ -532,7 +577,7 @@ impl Report for HoldsReport {
             return since::print(grown, screen);
         }
         let is_all = !self.options.lost && !self.options.cycles && self.options.of.is_none();
-        if is_all {
+        if is_all && !self.roots.is_empty() {
             let rows: Vec<Vec<String>> = self
                 .roots
                 .iter()
@@ -561,7 +606,7 @@ impl Report for HoldsReport {
                 }
             }
             if row.ways > PATHS as u64 {
-                screen.line(&format!("    and in {} other ways", count(row.ways - PATHS as u64)))?;
+                screen.line(&format!("    and in {}", counted(row.ways - PATHS as u64, "other way")))?;
             }
         }
         if !self.lost.is_empty() {
@@ -574,13 +619,60 @@ impl Report for HoldsReport {
             let (size, blocks) = (bytes(self.replaced_bytes), counted(self.replaced_blocks, "block"));
             screen.line(&format!("{size} in {blocks}: the environment before setenv copied it, which nobody frees"))?;
         }
-        let typed = percent(self.typed_bytes, self.bytes);
-        screen.line(&format!("types are known for {typed} of the bytes; {} references", count(self.references)))?;
+        if self.bytes > 0 {
+            let (typed, references) = (percent(self.typed_bytes, self.bytes), counted(self.references, "reference"));
+            screen.line(&format!("types are known for {typed} of the bytes; {references}"))?;
+        }
         if self.lost.iter().any(|row| row.confidence == Confidence::Possible.word()) {
             screen.line("possible: a program may hide a pointer, e.g. by XOR or in unused bits")?;
         }
         let next =
             if is_all { "one of them: heaptape holds --of FUNCTION|TYPE|0xADDRESS" } else { "all: heaptape holds" };
         screen.line(&format!("{next} {}", self.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(report: &HoldsReport) -> String {
+        let mut out = Vec::new();
+        report.print(&mut Screen::new(&mut out, Style::PLAIN)).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_third_way_is_one_other_way() {
+        let path = |step: &str| PathRow { blocks: 1, bytes: 8, steps: vec![step.into()], example: String::new() };
+        let row = |ways| HeldRow { ways, paths: vec![path("global a"), path("global b")], ..HeldRow::default() };
+        let of = |ways| text(&HoldsReport { held: vec![row(ways)], ..HoldsReport::default() });
+        assert!(of(3).contains("    and in 1 other way\n"), "{}", of(3));
+        assert!(of(4).contains("    and in 2 other ways\n"), "{}", of(4));
+    }
+
+    #[test]
+    fn nothing_held_has_no_table_and_no_types() {
+        let text = text(&HoldsReport { top: 10, ..HoldsReport::default() });
+        assert!(text.starts_with("nothing is live at the end\n"), "{text}");
+        assert!(!text.contains("Held by") && !text.contains("types are known"), "{text}");
+    }
+
+    #[test]
+    fn the_error_says_how_the_program_ended() {
+        let ended = |exit| {
+            let mut process = Process::nothing();
+            (process.about.pid, process.about.exe, process.about.exit) = (7, "/bin/shop".into(), Some(exit));
+            Ending::of(&process)
+        };
+        let error = |ends: &[Ending]| not_recorded(ends).to_string();
+        let killed = error(&[ended(Exit::Signal(9))]);
+        assert!(killed.contains("in shop (pid 7), ended by signal 9: that is read at the end"), "{killed}");
+        assert!(!killed.contains("--core"), "{killed}");
+        let crashed = error(&[ended(Exit::Code(0)), ended(Exit::Signal(11))]);
+        assert!(crashed.contains("ended by signal 11") && crashed.contains("heaptape holds --core CORE"), "{crashed}");
+        let left = error(&[ended(Exit::Code(3))]);
+        assert!(left.contains("in shop (pid 7), exit 3: "), "{left}");
+        assert!(error(&[]).starts_with("it was not recorded which block holds which: "));
     }
 }

@@ -151,7 +151,7 @@ fn of_history(process: &Process, points: &[Point]) -> Option<TimelineReport> {
     }
     let residents = residents(process, Span::ALL, points);
     let row = |tick: u64, live_blocks: u64, live_bytes: u64| {
-        let at = PointInTime { time_ns: Some(process.clock.nanos(tick)), event: None };
+        let at = PointInTime { time_ns: Some(process.clock.nanos(tick)), ..PointInTime::at(process, tick, None) };
         let resident_bytes = residents.iter().rfind(|one| one.tick <= tick).map(|one| one.resident_bytes);
         Row { at, resident_bytes, mapped_bytes: None, reserved_bytes: None, live_bytes, live_blocks, events: None }
     };
@@ -249,7 +249,7 @@ pub fn run(query: &Query, slices: usize, divides: bool, out: &mut dyn Write, sty
         groups.sort_by(|a, b| b.most_bytes.cmp(&a.most_bytes).then_with(|| a.name.cmp(&b.name)));
         groups.truncate(if query.view.top > 0 { query.view.top } else { DEFAULT_GROUPS });
         let when = |slice: usize| match by_event {
-            true => PointInTime { time_ns: None, event: Some(model.start_of(slice)) },
+            true => PointInTime { time_ns: None, ..PointInTime::at(process, 0, Some(model.start_of(slice))) },
             false => PointInTime::at(process, model.start_of(slice), None),
         };
         let rows = model.slices.iter().enumerate().map(|(at, slice)| Row {

@@ -23,7 +23,8 @@ pub struct Axis {
     pub events: (u64, u64),
     /// Number of ticks that an event counts; 0 without times.
     pub event_ticks: u64,
-    /// Start of the exit. What is freed from here on is freed at exit.
+    /// Start of the exit: what is freed from here on is freed at exit. `u64::MAX` where the process ran
+    /// on after `end`.
     pub exit: u64,
     /// What happens within as many ticks happens at one time, however short the run is.
     pub moment: u64,

@@ -7,17 +7,19 @@ mod ways;
 use super::core_references;
 use crate::load::Process;
 use crate::load::references::ReferenceSnapshot;
+use crate::model::narrow::Narrow;
 use crate::model::references::{NONE, Root, Via};
 use crate::model::retained::{of_sets, only_group};
 use crate::report::frames::{call_site, call_site_line, frames_of};
 use crate::short_name::NameLength;
 use crate::stacks::Module;
-use crate::symbols::{Symbolizer, demangle};
+use crate::symbols::{Frame, Symbolizer, demangle};
 use crate::types::{phrase_of_class, type_of_stack};
 use heaptape_formats::tape::{
     ROOT_DATA, ROOT_EARLIER, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, ReferenceBlock,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use std::hash::BuildHasher;
 
 /// A number of blocks, and their requested bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +107,9 @@ struct SiteText {
     line: String,
     /// Names of its functions, innermost first.
     functions: Vec<String>,
+    /// Number of the first call site whose stack has the same functions and lines: a compiler may have
+    /// made several of one, e.g. when it unrolled a loop.
+    alike: u32,
     label: u32,
 }
 
@@ -145,11 +150,11 @@ pub struct Holders<'a> {
     group_of: Vec<u32>,
     pub labels: Vec<Label>,
     /// Number of the label of each block.
-    label_of: Vec<u32>,
+    label_of: Narrow,
     sites: FxHashMap<u32, SiteText>,
     steps: Vec<Step>,
     /// Number of the step of each block, or [`NONE`] if nothing holds it.
-    step_of: Vec<u32>,
+    step_of: Narrow,
 }
 
 /// What names are found with.
@@ -160,6 +165,8 @@ struct Namer<'a, 's> {
     by_text: FxHashMap<(String, Counts), u32>,
     by_vtable: FxHashMap<u64, Option<(String, Counts)>>,
     sites: FxHashMap<u32, SiteText>,
+    /// The first call site with the functions and lines of a stack, by their hash.
+    by_stack: FxHashMap<u64, u32>,
 }
 
 impl Namer<'_, '_> {
@@ -183,13 +190,16 @@ impl Namer<'_, '_> {
     fn new_site(&mut self, site: u32) -> SiteText {
         if site == 0 {
             let label = self.label("block from before the fork".into(), false, Counts::None);
-            return SiteText { line: "(allocated before the fork)".into(), functions: Vec::new(), label };
+            return SiteText { line: "(allocated before the fork)".into(), functions: Vec::new(), alike: 0, label };
         }
         let stacks = self.process.stacks();
         let frames = frames_of(self.symbols, stacks, site);
         let functions: Vec<String> = frames.iter().filter_map(|frame| frame.function.clone()).collect();
         let blamed = call_site(self.symbols, stacks, site, 1);
         let line = call_site_line(&blamed, &Default::default(), self.symbols.names());
+        let place = |frame: &Frame| (frame.title(), frame.file.clone(), frame.line);
+        let stack = FxBuildHasher.hash_one(frames.iter().map(place).collect::<Vec<_>>());
+        let alike = *self.by_stack.entry(stack).or_insert(site);
         let class = type_of_stack(functions.iter().map(String::as_str));
         let label = match class {
             Some(class) => {
@@ -210,7 +220,7 @@ impl Namer<'_, '_> {
                 self.label(format!("block of {function}"), false, counts)
             }
         };
-        SiteText { line, functions, label }
+        SiteText { line, functions, alike, label }
     }
 
     /// Returns the class whose vtable an address is in.
@@ -267,18 +277,20 @@ impl<'a> Holders<'a> {
             by_text: FxHashMap::default(),
             by_vtable: FxHashMap::default(),
             sites: FxHashMap::default(),
+            by_stack: FxHashMap::default(),
         };
-        let label_of: Vec<u32> = snapshot.graph.blocks.iter().map(|block| namer.label_of(&block)).collect();
+        let mut label_of = Narrow::default();
+        snapshot.graph.blocks.iter().for_each(|block| label_of.push(namer.label_of(&block)));
         for block in snapshot.graph.blocks.iter() {
             namer.site(block.site);
         }
         let Namer { labels, sites, .. } = namer;
         let (groups, group_of) = root_groups(process, symbols, &snapshot);
-        let text = |block: u32| &*labels[label_of[block as usize] as usize].text;
+        let text = |block: u32| &*labels[label_of.get(block) as usize].text;
         snapshot
             .graph
             .doubt(|block| text(block).starts_with("text of "), |block| text(block).ends_with("[] of vector"));
-        let (steps, step_of) = (Vec::new(), Vec::new());
+        let (steps, step_of) = (Vec::new(), Narrow::default());
         let mut holders =
             Holders { process, snapshot, groups, group_of: Vec::new(), labels, label_of, sites, steps, step_of };
         holders.sum(&group_of);
@@ -300,17 +312,17 @@ impl<'a> Holders<'a> {
         // The groups of what a root leads to by doubtful words only.
         let mut stale: FxHashMap<u32, u32> = FxHashMap::default();
         let (labels, label_of, groups) = (&self.labels, &self.label_of, &mut self.groups);
-        let (steps, mut step_of) = (&mut self.steps, vec![NONE; graph.blocks.len()]);
+        let (steps, mut step_of) = (&mut self.steps, Narrow::none(graph.blocks.len()));
         // Outer blocks come before those that they hold.
         graph.walk(|number, via, is_sure| {
-            let label = label_of[number as usize];
+            let label = label_of.get(number);
             let step = match via {
                 Via::Root(root) => {
                     let group = group_of[root as usize];
                     Step { label, outer: group, is_outermost: true, root: group, word: 0 }
                 }
                 Via::Block { block, word } => {
-                    let outer = step_of[block as usize];
+                    let outer = step_of.get(block);
                     let Step { label: holder, root, .. } = steps[outer as usize];
                     let root = if is_sure || groups[root as usize].kind == STALE {
                         root
@@ -335,14 +347,14 @@ impl<'a> Holders<'a> {
             if found == next {
                 steps.push(step);
             }
-            step_of[number as usize] = found;
+            step_of.set(number, found);
         });
         self.step_of = step_of;
     }
 
     /// Returns the step of a block, if anything leads to it.
     fn step(&self, block: u32) -> Option<&Step> {
-        self.steps.get(*self.step_of.get(block as usize)? as usize)
+        self.steps.get(self.step_of.get(block) as usize)
     }
 
     /// Forgets what leads to a block by doubtful words: it is lost for sure.
@@ -351,7 +363,7 @@ impl<'a> Holders<'a> {
         let held = &mut self.groups[step.root as usize].held;
         held.blocks -= 1;
         held.bytes -= self.snapshot.graph.block(block).size;
-        self.step_of[block as usize] = NONE;
+        self.step_of.set(block, NONE);
     }
 
     /// Returns whether a block is held by anything outside of blocks.
@@ -370,12 +382,17 @@ impl<'a> Holders<'a> {
     }
 
     pub fn label(&self, block: u32) -> &Label {
-        &self.labels[self.label_of[block as usize] as usize]
+        &self.labels[self.label_of.get(block) as usize]
     }
 
     /// Returns the function and the place that allocated a block.
     pub fn site_line(&self, site: u32) -> &str {
         self.sites.get(&site).map_or("(no stack)", |text| &text.line)
+    }
+
+    /// Returns the first call site whose stack has the same functions and lines.
+    pub fn alike(&self, site: u32) -> u32 {
+        self.sites.get(&site).map_or(site, |text| text.alike)
     }
 
     /// Returns whether a function of a block's stack, or its type, has a text in its name.
@@ -416,7 +433,7 @@ impl<'a> Holders<'a> {
     pub fn paths(&self, rows: usize, blocks: impl Iterator<Item = (usize, u32)>) -> Vec<Vec<Path>> {
         let mut sums: Vec<FxHashMap<u32, (Amount, u32)>> = vec![FxHashMap::default(); rows];
         for (row, block) in blocks.filter(|(_, block)| self.is_held(*block)) {
-            let sum = sums[row].entry(self.step_of[block as usize]).or_insert((Amount::default(), block));
+            let sum = sums[row].entry(self.step_of.get(block)).or_insert((Amount::default(), block));
             sum.0.add(&self.snapshot.graph.block(block));
         }
         let path = |(step, (amount, example))| {
@@ -447,7 +464,7 @@ impl<'a> Holders<'a> {
 
     /// Returns the number of a block's label: labels of one number have one text.
     pub fn label_number(&self, block: u32) -> u32 {
-        self.label_of[block as usize]
+        self.label_of.get(block)
     }
 
     /// Returns the lines of a path, and its root. Each line but the first holds the one before, and

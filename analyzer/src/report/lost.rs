@@ -8,8 +8,10 @@
 use super::holders::{Amount, Counts, Holders};
 use crate::load::tape::TraceRange;
 use crate::model::disguised::{LEAST, OddWords};
+use crate::text::counted;
 use heaptape_formats::references::Memory;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Number of lost blocks of one site from which on they are no chance.
@@ -20,8 +22,8 @@ const OLD: u64 = 20;
 const PIECE: usize = 1 << 20;
 /// Most bytes of it that are searched for pointers in a disguise.
 const MAX_READ: u64 = 16 << 30;
-/// Number of blocks of a cycle that are listed.
-const MAX_LISTED: usize = 64;
+/// Number of kinds of blocks of a cycle that are listed.
+const MAX_LISTED: usize = 8;
 
 /// How sure it is that blocks are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -263,24 +265,43 @@ fn proof(holders: &Holders<'_>, component: &[u32], starts: &FxHashMap<u32, u64>)
     found
 }
 
+/// Returns how often each kind is there, with the first block of it.
+fn kinds(blocks: impl Iterator<Item = (u32, u32)>) -> Vec<(u32, u64)> {
+    let mut found: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
+    blocks.for_each(|(kind, block)| found.entry(kind).or_insert((block, 0)).1 += 1);
+    found.into_values().collect()
+}
+
+/// Returns the kinds of blocks in words, sorted by their names, and the number of the blocks that are
+/// not listed: those of the rarest kinds.
+fn listed(of_text: BTreeMap<&str, u64>) -> (Vec<String>, u64) {
+    let mut all: Vec<(&str, u64)> = of_text.into_iter().collect();
+    all.sort_by_key(|(text, count)| (Reverse(*count), *text));
+    let rest = all.iter().skip(MAX_LISTED).map(|(_, count)| count).sum();
+    all.truncate(MAX_LISTED);
+    all.sort_unstable();
+    (all.into_iter().map(|(text, count)| format!("{count} {text}")).collect(), rest)
+}
+
 /// Merges what is alike.
 fn groups(holders: &Holders<'_>, heads: Vec<Head>) -> Vec<LostGroup> {
     let graph = &holders.snapshot.graph;
     let ages = Ages::of(holders);
     let mut merged: FxHashMap<(bool, bool, String, u32), (LostGroup, u64)> = FxHashMap::default();
     for head in heads {
-        let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
-        for &block in head.blocks.iter().take(MAX_LISTED) {
-            *kinds.entry(&holders.label(block).text).or_default() += 1;
+        let kinds = kinds(head.blocks.iter().map(|block| (holders.label_number(*block), *block)));
+        let mut of_text: BTreeMap<&str, u64> = BTreeMap::new();
+        for (block, count) in kinds {
+            *of_text.entry(&holders.label(block).text).or_default() += count;
         }
-        let listed: Vec<String> = kinds.iter().map(|(text, count)| format!("{count} {text}")).collect();
+        let (listed, rest) = listed(of_text);
         let first = head.blocks.iter().copied().min().unwrap_or_default();
         let mut text = if head.blocks.len() == 1 { holders.label(first).text.clone() } else { listed.join(", ") };
-        if head.blocks.len() > MAX_LISTED {
-            text = format!("{} blocks, among them {text}", head.blocks.len());
+        if rest > 0 {
+            text += &format!(", {}", counted(rest, "other block"));
         }
         // A cycle has several sites, and each of its blocks may be the first one.
-        let site = graph.blocks.site(first);
+        let site = holders.alike(graph.blocks.site(first));
         let key_site = if head.is_cycle { 0 } else { site };
         let age = head.blocks.iter().map(|block| ages.share(graph.block(*block).index)).max().unwrap_or(0);
         let new = LostGroup {
@@ -359,5 +380,25 @@ impl Ages {
         let within = u128::from(to.saturating_sub(from)) * u128::from((index - first).min(count));
         let tick = from + (within / u128::from(count.max(1))) as u64;
         (u128::from(self.to.saturating_sub(tick)) * 1000 / u128::from(self.to - self.from)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_blocks_of_a_cycle_are_counted() {
+        let nodes = (0..100).map(|block| (u32::from(block >= 90), block));
+        let mut found = kinds(nodes);
+        found.sort_unstable();
+        assert_eq!(found, [(0, 90), (90, 10)]);
+        let few = BTreeMap::from([("block of node", 90), ("block of head", 10)]);
+        assert_eq!(listed(few), (vec!["10 block of head".into(), "90 block of node".into()], 0));
+        let names: Vec<String> = (0..10).map(|number| format!("kind {number}")).collect();
+        let many = names.iter().zip(1..).map(|(name, count)| (name.as_str(), count)).collect();
+        let (shown, rest) = listed(many);
+        assert_eq!((shown.len(), rest), (MAX_LISTED, 1 + 2), "{shown:?}");
+        assert_eq!(shown[0], "3 kind 2");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::load::Process;
 use heaptape_formats::date::Date;
-use heaptape_formats::recording::Kept;
+use heaptape_formats::recording::{Kept, RAN_ALREADY};
 
 /// Returns when and why a flight recording was kept, and which segments are not included.
 pub(crate) fn segment_notes(process: &Process) -> Vec<String> {
@@ -18,6 +18,16 @@ pub(crate) fn segment_notes(process: &Process) -> Vec<String> {
         notes.push(format!("{who}: earlier segments in another mode are not included: {folders}"));
     }
     notes
+}
+
+/// The note on a process for which [`is_attached`] holds.
+pub const UNKNOWN_BEFORE: &str = "blocks from before the attach are not known";
+
+/// Returns whether a process ran already when it was attached.
+pub fn is_attached(process: &Process) -> bool {
+    // A recording in progress may not list its processes yet. Its snapshots know it, too.
+    let division = || process.tape.snapshots.iter().find_map(|snapshot| snapshot.division.as_ref());
+    process.about.unseen_mappings == RAN_ALREADY || division().is_some_and(|division| division.blocks_since_tick > 0)
 }
 
 /// Returns live bytes as text: as a lower bound if not all live blocks are known.

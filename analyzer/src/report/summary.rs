@@ -510,17 +510,24 @@ pub fn after_record(
     Ok(summary.outcome())
 }
 
+/// Describes an exit.
+pub fn ending_of(exit: Exit, is_out_of_memory: bool) -> String {
+    match exit {
+        Exit::Code(code) => format!("exit {code}"),
+        Exit::Signal(signal) if is_out_of_memory => {
+            format!("killed by the kernel because memory ran out (signal {signal})")
+        }
+        Exit::Signal(signal) => format!("ended by signal {signal}"),
+        Exit::Exec => "replaced by another program".into(),
+        Exit::Running => "still running when the recording ended".into(),
+        Exit::Unknown => "ended in an unknown way".into(),
+    }
+}
+
 /// Describes how a process ended.
 pub fn ending(process: &ProcessSummary) -> String {
     match process.exit {
-        Some(Exit::Code(code)) => format!("exit {code}"),
-        Some(Exit::Signal(signal)) if process.last_memory.is_some_and(|memory| memory.out_of_memory) => {
-            format!("killed by the kernel because memory ran out (signal {signal})")
-        }
-        Some(Exit::Signal(signal)) => format!("ended by signal {signal}"),
-        Some(Exit::Exec) => "replaced by another program".into(),
-        Some(Exit::Running) => "still running when the recording ended".into(),
-        Some(Exit::Unknown) => "ended in an unknown way".into(),
+        Some(exit) => ending_of(exit, process.last_memory.is_some_and(|memory| memory.out_of_memory)),
         // A trace or profile that was sent to a daemon does not contain the end of its program.
         None if process.origin == STREAM && process.complete => "sent completely".into(),
         None if process.origin == STREAM => "sent in part".into(),

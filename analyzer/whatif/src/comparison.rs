@@ -118,11 +118,14 @@ impl Comparison {
         }
         self.missing.iter().try_for_each(|missing| screen.line(&format!("! {missing}")))?;
         // On a terminal it is wrapped where that is narrow.
-        let between = if screen.style.wraps { ' ' } else { '\n' };
-        screen.line(&format!(
-            "RSS of the heap alone, with each page of a block written when the block is allocated,{between}\
-             except for what the program did not write of blocks from 64 KiB on, as the snapshots of its pages show"
-        ))?;
+        let note = [
+            "RSS of the heap alone, with each page of a block written when the block is allocated,",
+            "except for what the program did not write of blocks from 64 KiB on, as the snapshots of its pages show",
+        ];
+        match screen.style.wraps {
+            true => screen.line(&note.join(" "))?,
+            false => note.iter().try_for_each(|line| screen.line(line))?,
+        }
         let untouched = self.recorded.map_or(0, |recorded| recorded.untouched_bytes);
         match untouched.saturating_sub(self.unwritten_end_bytes) {
             rest if rest >= MIN_SHOWN => screen

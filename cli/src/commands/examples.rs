@@ -120,6 +120,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         "holds",
         &[
             ("heaptape holds run", "who holds what was live at the end, after record --references -o run"),
+            ("heaptape holds --live redis-server", "who holds it now, of a program that is being recorded"),
             ("heaptape holds --of open_session", "how the blocks of one function, or of one type, are held"),
             ("heaptape holds --cycles", "shared_ptr and Rc cycles that nothing else holds"),
         ],

@@ -35,6 +35,15 @@ pub(super) fn run(args: Args) -> anyhow::Result<Outcome> {
     common.read_references()?;
     let strict = common.strict();
     let mut query = common.query(5)?;
+    let has_range = !query.scope.range.is_all();
     core.ask(&mut query)?;
+    anyhow::ensure!(
+        !has_range || query.scope.core.is_some(),
+        "who holds what is known of one moment, so a time range selects nothing: ask with --live at another one"
+    );
+    anyhow::ensure!(
+        query.scope.filter.is_all(),
+        "filters select nothing here, since others hold what they leave out; --of FUNCTION|TYPE|ADDRESS selects blocks"
+    );
     print(strict, |out, style| holds::run(&query, &options, out, style))
 }

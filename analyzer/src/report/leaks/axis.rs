@@ -2,7 +2,9 @@
 
 use crate::event::{Position, Span};
 use crate::load::Process;
+use crate::missing::Missing;
 use crate::model::axis::{Axis, EVENTS_NS};
+use heaptape_formats::recording::Exit;
 
 /// A time without events at the end of a run that does not count, in nanoseconds: the recorder
 /// notices the end of a process some milliseconds late.
@@ -23,7 +25,8 @@ pub(crate) fn axis(process: &Process, span: Span) -> Axis {
             events => events,
         };
         let last = |per_cent| process.allocation_at(per_cent).map_or(events, |last| last.number + 1);
-        return Axis { exit: last(100), ..Axis::plain(false, 0, last(99).min(span.end)) };
+        let exit = if has_exit(process, span) { last(100) } else { u64::MAX };
+        return Axis { exit, ..Axis::plain(false, 0, last(99).min(span.end)) };
     }
     let ticks = |nanos: u64| {
         let ticks = u128::from(nanos) * u128::from(process.clock.ticks_per_second) / 1_000_000_000;
@@ -36,7 +39,7 @@ pub(crate) fn axis(process: &Process, span: Span) -> Axis {
     // the run.
     let first = process.allocation_at(0).filter(|first| first.tick <= half && first.tick < noticed);
     let start = first.map_or(begin, |first| first.tick);
-    let is_whole = span.end == u64::MAX && span.end_tick > process.tape.last_tick;
+    let is_whole = reaches_end(process, span);
     let seen = if is_whole { end_of_events(process, noticed, ticks(LATE_NS)) } else { noticed };
     let run = seen.saturating_sub(start);
     let exit_ticks = ticks(EXIT_NS).min(run / EXIT_SHARES.0).max(run / EXIT_SHARES.1);
@@ -47,9 +50,24 @@ pub(crate) fn axis(process: &Process, span: Span) -> Axis {
         (axis.end, axis.events.1) = (teardown.tick.max(start), teardown.number);
         axis.exit = axis.exit.min(teardown.tick);
     }
+    if !has_exit(process, span) {
+        axis.exit = u64::MAX;
+    }
     axis.event_ticks = ticks(EVENTS_NS) / axis.events.1.max(1);
     axis.moment = ticks(MOMENT_NS);
     axis
+}
+
+/// Returns whether a span goes on to the end of what was recorded of a process.
+pub(super) fn reaches_end(process: &Process, span: Span) -> bool {
+    span.end == u64::MAX && (span.end_tick > process.tape.last_tick || !process.has_times())
+}
+
+/// Returns whether a span has the end of a process. Frees just before the end of a `--until`, or of
+/// the recording of a program that ran on, are frees like any others.
+fn has_exit(process: &Process, span: Span) -> bool {
+    let ran_on = process.about.exit == Some(Exit::Running) || process.missing.contains(&Missing::NoEnd);
+    reaches_end(process, span) && !ran_on
 }
 
 /// Returns the end of a process without the time by which the recorder may have noticed it late.

@@ -1,7 +1,7 @@
 //! The first phase of the leak report: the numbers of each call site with blocks that were never
 //! freed. Nothing is named here.
 
-use super::axis::axis;
+use super::axis::{axis, reaches_end};
 use super::evidence::{self, Evidence};
 use crate::event::Span;
 use crate::load::Process;
@@ -68,6 +68,8 @@ pub(crate) struct Candidates<'a> {
     pub model: Option<Leaks>,
     /// The call sites, in ascending order.
     pub sites: Vec<Candidate>,
+    /// Whether the range ends before the recording: then nobody asked what was freed later.
+    pub is_cut: bool,
 }
 
 impl<'a> Candidates<'a> {
@@ -91,7 +93,8 @@ impl<'a> Candidates<'a> {
         };
         let sites = survivors.into_iter().map(candidate).collect();
         let run = Some(evidence::run_of(process, axis(process, span), span, &model, missing));
-        Candidates { process, run, run_since_loss: None, model: Some(model), sites }
+        let is_cut = !reaches_end(process, span);
+        Candidates { process, run, run_since_loss: None, model: Some(model), sites, is_cut }
     }
 
     /// Returns the candidates according to sums: what was allocated and not freed. There is a basis
@@ -130,7 +133,7 @@ impl<'a> Candidates<'a> {
                 sites.push(Candidate { site: row.site, inherited: false, blocks, bytes, basis });
             }
         }
-        Candidates { process, run, run_since_loss, model: None, sites }
+        Candidates { process, run, run_since_loss, model: None, sites, is_cut: false }
     }
 
     /// Returns the verdict on a basis, without regard to other call sites.

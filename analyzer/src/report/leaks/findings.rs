@@ -44,6 +44,8 @@ pub struct LeakReport<'a> {
     pub missing: Vec<(&'a Process, Vec<Missing>)>,
     /// The suppressions, with what each of them suppressed.
     pub rules: Rules,
+    /// Whether the range ends before a process does. What is live then may have been freed later.
+    pub is_cut: bool,
     /// When it was read who holds what, if that was before the end.
     pub held_before: Option<String>,
 }
@@ -59,6 +61,7 @@ impl<'a> LeakReport<'a> {
             peak_bytes: 0,
             missing: Vec::new(),
             rules,
+            is_cut: false,
             held_before: None,
         }
     }
@@ -93,6 +96,7 @@ impl<'a> LeakReport<'a> {
         if options.by_function {
             leaks = sum_by_function(leaks, candidates, symbols);
         }
+        self.is_cut |= candidates.is_cut;
         self.leaks.extend(leaks.into_iter().map(|leak| Leak::of(leak, candidates, symbols)));
         if let Some(run) = candidates.run.as_ref().filter(|_| candidates.model.is_some()) {
             self.peak_bytes = self.peak_bytes.saturating_add(run.peak_bytes);

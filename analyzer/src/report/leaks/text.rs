@@ -12,6 +12,7 @@ use crate::model::leaks::EXAMPLES;
 use crate::model::verdict::{FLOOR_BYTES, FLOOR_SECONDS, FLOOR_SHARE, Verdict};
 use crate::report::frames::{call_site, call_site_line, frame_line};
 use crate::report::mapped::{self, MappedRow};
+use crate::report::segments::{UNKNOWN_BEFORE, is_attached};
 use crate::report::stack_text::text_stack;
 use crate::report::{Query, hints, mapping_filter, print_missing, print_own_malloc, print_state};
 use crate::short_name::NameLength;
@@ -101,6 +102,9 @@ fn print_leaks(found: &LeakReport, options: &Options, symbols: &mut Symbolizer, 
     for (process, missing) in &found.missing {
         let of = if several { format!("{}: ", process.about.folder) } else { String::new() };
         print_state(screen, &of, process)?;
+        if is_attached(process) {
+            screen.line(&format!("{of}{UNKNOWN_BEFORE}"))?;
+        }
         print_missing(screen, &of, missing)?;
     }
     let own_malloc: Vec<_> = found.missing.iter().filter(|(process, _)| process.about.own_malloc).collect();
@@ -124,6 +128,7 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
     let is_core = missing.iter().all(|(process, _)| process.is_core_alone()) && !missing.is_empty();
     let when = match (truncated, runs) {
         _ if is_core || missing.iter().any(|(process, _)| process.core.is_some()) => "live in the core",
+        _ if found.is_cut => "live at the end of the range",
         (true, _) => "still live at the end of the truncated recording",
         (false, true) => "still live",
         (false, false) => "never freed",
@@ -451,11 +456,7 @@ fn explain(leak: &Leak, evidence: &Evidence, screen: &mut Screen) -> io::Result<
     if leak.blocks > 0 {
         let mut allocated = match leak.blocks {
             1 => format!("allocated {}", evidence.first.text()),
-            _ => format!(
-                "allocated {} to {}",
-                evidence.first.text().replace(" after the start", ""),
-                evidence.last.text()
-            ),
+            _ => format!("allocated {} to {}", evidence.first.amount(), evidence.last.text()),
         };
         if let Some(rate) = evidence.bytes_per_second
             && rate >= 1.0

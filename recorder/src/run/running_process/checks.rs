@@ -43,7 +43,7 @@ const MARKS: [(&str, &str); 5] = [
 /// # Errors
 /// Why it cannot be attached, and what helps.
 pub(crate) fn examine(pid: u32) -> Result<(Identity, Memory), AttachError> {
-    let found = examine_recorded(pid)?;
+    let found = examine_for(pid, "start it with heaptape record instead")?;
     let text = maps::read(pid);
     let (mark, why) = OWN_MARK;
     match names_with(&String::from_utf8_lossy(&text), mark) {
@@ -62,16 +62,20 @@ fn names_with(maps: &str, mark: &str) -> bool {
 /// # Errors
 /// Why its threads may not be stopped, and what helps.
 pub(crate) fn examine_recorded(pid: u32) -> Result<(Identity, Memory), AttachError> {
+    examine_for(pid, "what holds what is read at its end instead (heaptape record --references)")
+}
+
+fn examine_for(pid: u32, instead: &str) -> Result<(Identity, Memory), AttachError> {
     let leader = Pid::from_raw(pid as i32);
     let field = |name| status_field(pid, leader, name);
     let refuse = |why: &str| Err(AttachError::Unsuitable(why.into()));
     let Some(state) = field("State") else { return Err(AttachError::NoProcess) };
     if state.starts_with(['Z', 'X']) {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-        return refuse(match threads {
-            0 | 1 => "it has ended",
-            _ => "its main thread has ended, and only others run (pthread_exit): start it with heaptape record instead",
-        });
+        return match threads {
+            0 | 1 => refuse("it has ended"),
+            _ => refuse(&format!("its main thread has ended, and only others run (pthread_exit): {instead}")),
+        };
     }
     if std::fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|error| error.raw_os_error() == Some(2)) {
         return refuse("it is a thread of the kernel");
@@ -95,20 +99,19 @@ pub(crate) fn examine_recorded(pid: u32) -> Result<(Identity, Memory), AttachErr
     match field("Seccomp").as_deref() {
         None | Some("0") => {}
         Some(_) => {
-            return refuse(
-                "it is in a sandbox (seccomp), which may end it for a system call of the library; \
-                 start it with heaptape record instead",
-            );
+            return refuse(&format!(
+                "it is in a sandbox (seccomp), which may end it for a system call of the library; {instead}"
+            ));
         }
     }
     if field("x86_Thread_features").is_some_and(|features| features.contains("shstk")) {
-        return refuse("it has a shadow stack, which is not supported; start it with heaptape record instead");
+        return refuse(&format!("it has a shadow stack, which is not supported; {instead}"));
     }
     if let Some(other) = waited_for_sharer(pid) {
-        return Err(AttachError::Unsuitable(format!(
-            "process {other} shares its memory (clone with CLONE_VM) and is not stopped with it: attach when that one \
-             has ended, or start it with heaptape record instead"
-        )));
+        return refuse(&format!(
+            "process {other} shares its memory (clone with CLONE_VM) and is not stopped with it: try again when that \
+             one has ended, or {instead}"
+        ));
     }
     check_program(pid)?;
     let text = maps::read(pid);
