@@ -11,6 +11,24 @@ fn library_keeps_no_descriptor_thread_or_handler() {
     same(&plain, &recording.outcome);
 }
 
+/// What is written beyond a block by pages hits what it hits without the library, and never the rings.
+#[test]
+fn blocks_that_run_over_end_the_program_as_without_the_library() {
+    let touching = Program::new(target::c("beside_mappings")).arg("touching").recorded().complete();
+    assert_eq!(touching.outcome.text(), "0\n", "mappings of the library touch others that can be written");
+    let mappings = touching.outcome.error();
+    let mappings = mappings.lines().find_map(|line| line.strip_suffix(" mappings")?.parse().ok());
+    assert!(mappings >= Some(4), "{mappings:?} of heaptape's mappings were seen");
+    for end in ["over", "under"] {
+        let program = Program::new(target::c("beside_mappings")).arg(end);
+        let plain = program.plain();
+        same(&plain, &program.preloaded());
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        assert_eq!(recording.report().only("beside_mappings").lost_events, 0);
+    }
+}
+
 #[test]
 fn program_that_closes_all_descriptors_is_recorded_on() {
     for how in ["closefrom", "close_range", "loop", "dup2", "proc"] {

@@ -34,7 +34,7 @@ pub(crate) fn map(area: &Area, descriptor: i32) -> Option<Patches> {
 
 impl Drop for Patches {
     fn drop(&mut self) {
-        sys::unmap((&raw const *self.table).cast_mut().cast(), size_of::<PatchTable>());
+        sys::unmap_at((&raw const *self.table).cast_mut().cast(), size_of::<PatchTable>());
     }
 }
 
@@ -108,9 +108,9 @@ fn map_run(table: &PatchTable, run: &Run, is_mapped: bool) -> u32 {
         #[cfg(feature = "standalone")]
         replacement::write_addresses(at.cast::<usize>().add(1));
     }
-    sys::unlock(at, bytes);
+    sys::unlock_at(at, bytes);
     if !sys::protect_code(at, bytes, false) {
-        sys::unmap(at, bytes);
+        sys::unmap_at(at, bytes);
         return FORBIDDEN;
     }
     WRITTEN

@@ -18,13 +18,13 @@ use crate::sys::{self, Need};
 use crate::{arch, next, probe, sampling, thread, timestamp};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-use filter::{Call, Filter};
+use filter::{Argument, Call, Filter};
 
 /// The next definition of `syscall`.
 pub(crate) static NEXT_SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(first_syscall as *mut c_void);
 
-const fn known(number: i64, index: u8, value: i32) -> Call {
-    Call { number: number as u32, known: Some((index, value as u32)) }
+const fn known(number: i64, argument: Argument, value: i32) -> Call {
+    Call { number: number as u32, known: Some((argument, value as u32)) }
 }
 
 const fn any(number: i64) -> Call {
@@ -32,12 +32,22 @@ const fn any(number: i64) -> Call {
 }
 
 /// The system calls after the attach, and the needs that they serve.
-const CALLS: [(Need, Call); 32] = [
+const CALLS: [(Need, Call); 36] = [
     (Need::PROBE.and(Need::THREAD).and(Need::ATTACH).and(Need::INSPECT), any(libc::SYS_rt_sigprocmask)),
     (
         Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH).and(Need::INSPECT),
-        known(libc::SYS_mmap, 2, libc::PROT_READ | libc::PROT_WRITE),
+        known(libc::SYS_mmap, Argument::Third, libc::PROT_READ | libc::PROT_WRITE),
     ),
+    (
+        Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH).and(Need::INSPECT),
+        known(libc::SYS_mmap, Argument::Third, libc::PROT_NONE),
+    ),
+    (
+        Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH).and(Need::INSPECT),
+        known(libc::SYS_mprotect, Argument::Third, libc::PROT_READ | libc::PROT_WRITE),
+    ),
+    (Need::ATTACH, known(libc::SYS_mmap, Argument::Third, libc::PROT_READ)),
+    (Need::MAP_MORE.and(Need::THREAD).and(Need::ATTACH), known(libc::SYS_mprotect, Argument::Third, libc::PROT_NONE)),
     (Need::MAP_MORE.and(Need::THREAD).and(Need::ATTACH), any(libc::SYS_mremap)),
     (Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH).and(Need::INSPECT), any(libc::SYS_munmap)),
     (Need::UNLOCK, any(libc::SYS_munlock)),
@@ -45,7 +55,7 @@ const CALLS: [(Need, Call); 32] = [
     (Need::MAP_MORE.and(Need::THREAD).and(Need::MAP).and(Need::ATTACH), any(libc::SYS_madvise)),
     (Need::THREAD.and(Need::ATTACH).and(Need::INSPECT), any(libc::SYS_gettid)),
     (Need::ATTACH.and(Need::PEEK).and(Need::INSPECT), any(libc::SYS_getpid)),
-    (Need::SLEEP, known(libc::SYS_futex, 1, libc::FUTEX_WAIT)),
+    (Need::SLEEP, known(libc::SYS_futex, Argument::Second, libc::FUTEX_WAIT)),
     (Need::SLEEP.and(Need::ATTACH), any(libc::SYS_nanosleep)),
     (Need::SLEEP, any(libc::SYS_tgkill)),
     (Need::PEEK, any(libc::SYS_process_vm_readv)),

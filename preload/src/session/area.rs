@@ -49,41 +49,15 @@ pub(crate) fn node(number: u32) -> Option<&'static Node> {
 /// Maps the header and the first segments of the area that the recorder sent, and makes it the area
 /// of this process.
 pub(crate) fn map(descriptor: i32, bytes: u64) -> Option<Area> {
-    let mut front = sys::map_file(core::ptr::null_mut(), PAGE as usize, descriptor, 0)?;
-    let mut mapped = PAGE as usize;
-    let area = (|| {
-        // SAFETY: the first page is mapped, and all fields are atomics.
-        let header = unsafe { &*front.cast::<Header>() };
-        let params = Params {
-            ring_bytes: header.ring_bytes.load(Relaxed),
-            first_ring_shift: header.first_ring_shift.load(Relaxed),
-            slots: header.slots.load(Relaxed),
-            nodes: header.nodes.load(Relaxed),
-        };
-        let same = header.magic.load(Relaxed) == MAGIC && header.version.load(Relaxed) == u32::from(WIRE_VERSION);
-        (same && params.is_valid()).then_some(())?;
-        let layout = Layout::new(params);
-        (layout.total == bytes).then_some(())?;
-        front = sys::grow(front, mapped, front_bytes(&layout))?;
-        mapped = front_bytes(&layout);
-        let area = Area { front, layout };
-        for table in Table::ALL {
-            let (offset, bytes) = layout.segment(table, 0)?;
-            let at = front.wrapping_add(front_offset(&layout, table));
-            // The slots follow the header in the file too.
-            if table != Table::Slots {
-                sys::map_file(at, bytes as usize, descriptor, offset)?;
-            }
-        }
-        Some(area)
-    })();
-    let Some(area) = area else {
-        sys::unmap(front, mapped);
+    let page = sys::map_file(core::ptr::null_mut(), PAGE as usize, descriptor, 0)?;
+    let Some(area) = place(page, descriptor, bytes) else {
+        sys::unmap_at(page, PAGE as usize);
         return None;
     };
+    let (front, mapped) = (area.front, front_bytes(&area.layout));
     let tables = area.header().search_bytes.load(Relaxed) as usize;
     if tables != 0
-        && let Some(at) = sys::map_file(core::ptr::null_mut(), tables, descriptor, bytes)
+        && let Some(at) = sys::map_constant(tables, descriptor, bytes)
     {
         SEARCH_TABLES[0].store(at as usize, Relaxed);
         SEARCH_TABLES[1].store(at as usize + tables, Relaxed);
@@ -99,6 +73,42 @@ pub(crate) fn map(descriptor: i32, bytes: u64) -> Option<Area> {
         origins[0].store(front as usize + front_offset(&area.layout, table), Release);
     }
     Some(area)
+}
+
+/// Maps the first segments of an area behind its first page, which moves there. Returns `None`, and the
+/// page stays where it is, if the library does not understand the area, or the system refuses.
+fn place(page: *mut u8, descriptor: i32, bytes: u64) -> Option<Area> {
+    // SAFETY: the first page is mapped, and all fields are atomics.
+    let header = unsafe { &*page.cast::<Header>() };
+    let params = Params {
+        ring_bytes: header.ring_bytes.load(Relaxed),
+        first_ring_shift: header.first_ring_shift.load(Relaxed),
+        slots: header.slots.load(Relaxed),
+        nodes: header.nodes.load(Relaxed),
+    };
+    let same = header.magic.load(Relaxed) == MAGIC && header.version.load(Relaxed) == u32::from(WIRE_VERSION);
+    (same && params.is_valid()).then_some(())?;
+    let layout = Layout::new(params);
+    (layout.total == bytes).then_some(())?;
+    let front = sys::reserve(front_bytes(&layout))?;
+    let area = (|| {
+        // The page moves at the end, since what fails leaves it to the caller.
+        for table in Table::ALL.into_iter().rev() {
+            let (offset, bytes) = layout.segment(table, 0)?;
+            let bytes = bytes as usize;
+            if table == Table::Slots {
+                // They follow the header in the file too.
+                sys::replace(front, page, PAGE as usize, PAGE as usize + bytes)?;
+            } else {
+                sys::map_file(front.wrapping_add(front_offset(&layout, table)), bytes, descriptor, offset)?;
+            }
+        }
+        Some(Area { front, layout })
+    })();
+    if area.is_none() {
+        sys::unmap(front, front_bytes(&layout));
+    }
+    area
 }
 
 /// Returns the size of the header and the first segments in bytes.
@@ -209,11 +219,10 @@ impl Area {
             }
             let (_, bytes) = self.layout.segment(table, segment)?;
             let (before, length) = self.mapped_segment(table, segment - 1)?;
-            // The new mapping begins with the page before the segment.
-            let bytes = PAGE as usize + bytes as usize;
-            let base = sys::map_again(before.wrapping_add(length - PAGE as usize), bytes)?;
+            let bytes = bytes as usize;
+            let base = sys::map_behind(before.wrapping_add(length - sys::GUARD), bytes)?;
             let start = table.segments().start(segment) * self.layout.entry_bytes(table, segment);
-            let origin = (base as usize + PAGE as usize).wrapping_sub(start as usize);
+            let origin = (base as usize).wrapping_sub(start as usize);
             // Another thread may have been faster.
             if origin == 0 || known.compare_exchange(0, origin, Release, Relaxed).is_err() {
                 sys::unmap(base, bytes);
@@ -263,13 +272,13 @@ impl Area {
         for table in Table::ALL {
             for segment in 1..Segments::MAX {
                 if let Some((at, bytes)) = self.mapped_segment(table, segment) {
-                    sys::unmap(at.wrapping_sub(PAGE as usize), bytes + PAGE as usize);
+                    sys::unmap(at, bytes);
                 }
             }
         }
         let [start, end] = [0, 1].map(|index| SEARCH_TABLES[index].swap(0, Relaxed));
         if start != 0 {
-            sys::unmap(start as *mut u8, end - start);
+            sys::unmap_at(start as *mut u8, end - start);
         }
         self.give_up();
     }

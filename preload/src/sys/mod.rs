@@ -1,14 +1,6 @@
 //! All system calls and libc functions of this crate, as one small function each. System calls are
 //! made directly, since libc's wrappers are cancellation points and write `errno`.
 
-mod permissions;
-
-pub(crate) use permissions::{Need, forbid, forbidden, permit, restore};
-
-use crate::arch;
-use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 macro_rules! call {
     ($number:ident $(, $arg:expr)*) => {{
         let mut args = [0usize; 6];
@@ -18,6 +10,19 @@ macro_rules! call {
         unsafe { arch::syscall(libc::$number as i64, args) }
     }};
 }
+
+mod memory;
+mod permissions;
+
+pub(crate) use memory::{
+    GUARD, advise, map_at, map_behind, map_constant, map_file, map_private, protect_code, replace, replace_by_zeros,
+    reserve, unlock, unlock_at, unmap, unmap_at,
+};
+pub(crate) use permissions::{Need, forbid, forbidden, permit, restore};
+
+use crate::arch;
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Runs `body` with an aligned stack. Hand-written code may call an allocator with an unaligned
 /// stack. An allocator's fast path works then, and so does this library's. Longer functions go
@@ -41,61 +46,6 @@ pub(crate) fn tid() -> u32 {
     call!(SYS_gettid) as u32
 }
 
-/// Returns the address that a call that maps memory returned, or `None` for an error.
-fn address(result: isize) -> Option<*mut u8> {
-    (!(-4095..0).contains(&result)).then_some(result as *mut u8)
-}
-
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
-
-/// Maps private memory of zeros. Returns `None` if the system refuses.
-#[inline(never)]
-pub(crate) fn map_private(bytes: usize) -> Option<*mut u8> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    address(call!(SYS_mmap, 0, bytes, READ_WRITE, flags, usize::MAX, 0))
-}
-
-/// Maps zeros in place of a range that the caller owns. Where the program's limit leaves no private
-/// memory, they are shared with later children. Nothing can be mapped in a process that has set
-/// its limit on address space below what it uses, so that limit is raised meanwhile.
-pub(crate) fn replace_by_zeros(at: *mut u8, bytes: usize) {
-    let is_mapped = || {
-        [libc::MAP_PRIVATE, libc::MAP_SHARED].iter().any(|kind| {
-            let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-            address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0)).is_some()
-        })
-    };
-    if is_mapped() || !Need::ATTACH.is_allowed() {
-        return;
-    }
-    let mut limit = [0u64; 2];
-    call!(SYS_prlimit64, 0, libc::RLIMIT_AS, 0, limit.as_mut_ptr());
-    for raised in [[limit[1]; 2], [u64::MAX; 2]] {
-        if call!(SYS_prlimit64, 0, libc::RLIMIT_AS, raised.as_ptr(), 0) == 0 && is_mapped() {
-            break;
-        }
-    }
-    call!(SYS_prlimit64, 0, libc::RLIMIT_AS, limit.as_ptr(), 0);
-}
-
-/// Maps private memory of zeros at this address, if nothing is mapped there and the system allows
-/// it. Returns whether it did.
-pub(crate) fn map_at(at: *mut u8, bytes: usize) -> bool {
-    // An old kernel does not know the last flag, and may choose another address.
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let mapped = address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0));
-    mapped.filter(|mapped| *mapped != at).inspect(|mapped| unmap(*mapped, bytes));
-    mapped == Some(at)
-}
-
-/// Makes memory readable and executable, and also writable if `is_writable`. Returns whether the
-/// system allows it.
-#[inline(never)]
-pub(crate) fn protect_code(at: *mut u8, bytes: usize, is_writable: bool) -> bool {
-    let writable = if is_writable { libc::PROT_WRITE } else { 0 };
-    call!(SYS_mprotect, at, bytes, libc::PROT_READ | libc::PROT_EXEC | writable) == 0
-}
-
 /// Returns whether this process has one thread, by the number of links of `/proc/self/task`. Where
 /// there is no `/proc`, the kernel says it: unshare(2) with `CLONE_THREAD` does nothing and fails
 /// if there are several. Filters seldom allow that call.
@@ -106,54 +56,12 @@ pub(crate) fn has_one_thread() -> bool {
     }
 }
 
-/// Maps a range of a file, shared: anywhere, or replacing what the caller has mapped at `at`.
-/// Returns `None` if the system refuses.
-pub(crate) fn map_file(at: *mut u8, bytes: usize, descriptor: i32, offset: u64) -> Option<*mut u8> {
-    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | if at.is_null() { 0 } else { libc::MAP_FIXED };
-    address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, descriptor, offset))
-}
-
-/// Enlarges a mapping of the caller, which may move it. Returns `None` if the system refuses.
-pub(crate) fn grow(at: *mut u8, bytes: usize, wanted: usize) -> Option<*mut u8> {
-    address(call!(SYS_mremap, at, bytes, wanted, libc::MREMAP_MAYMOVE))
-}
-
-/// Maps more of a file of which the caller has mapped the page at `page`: a second mapping from
-/// that page on, of `bytes` bytes. Returns `None` if the system refuses. The new mapping is not
-/// locked, even if the program locks all its memory, because it would count against the program's
-/// limit.
-pub(crate) fn map_again(page: *mut u8, bytes: usize) -> Option<*mut u8> {
-    unlock(page, 4096);
-    address(call!(SYS_mremap, page, 0, bytes, libc::MREMAP_MAYMOVE))
-}
-
 /// Returns `struct rusage` as words.
 #[inline(never)]
 pub(crate) fn usage(of: i32) -> [u64; 18] {
     let mut usage = [0u64; 18];
     call!(SYS_getrusage, of, usage.as_mut_ptr());
     usage
-}
-
-/// Unlocks memory of this library, where that is allowed.
-#[inline(never)]
-pub(crate) fn unlock(at: *mut u8, bytes: usize) {
-    if Need::UNLOCK.is_allowed() {
-        call!(SYS_munlock, at, bytes);
-    }
-}
-
-/// Unmaps memory that this library has mapped.
-#[inline(never)]
-pub(crate) fn unmap(at: *mut u8, bytes: usize) {
-    call!(SYS_munmap, at, bytes);
-}
-
-/// Advises the kernel about memory that this library has mapped. Returns whether it was
-/// accepted.
-#[inline(never)]
-pub(crate) fn advise(at: *mut u8, bytes: usize, advice: i32) -> bool {
-    call!(SYS_madvise, at, bytes, advice) == 0
 }
 
 /// Returns whether the kernel can read eight bytes at `address`. It copies the signal set before it

@@ -6,12 +6,19 @@
 
 use crate::{arch, probe};
 
+/// An argument that may be known, by its index.
+#[derive(Clone, Copy)]
+pub(crate) enum Argument {
+    Second = 1,
+    Third = 2,
+}
+
 /// A system call with the argument that is known.
 pub(crate) struct Call {
     /// The number of the system call.
     pub number: u32,
-    /// The index and value of the argument; `None` if all differ from call to call.
-    pub known: Option<(u8, u32)>,
+    /// The argument and its value; `None` if all differ from call to call.
+    pub known: Option<(Argument, u32)>,
 }
 
 /// The location of a filter's instructions.
@@ -91,7 +98,7 @@ fn word(call: &Call, offset: u32) -> Option<u32> {
         0 => Some(call.number),
         4 => Some(arch::AUDIT_ARCHITECTURE),
         16..=60 if offset.is_multiple_of(4) => {
-            let (_, value) = call.known.filter(|(index, _)| u32::from(*index) == (offset - 16) / 8)?;
+            let (_, value) = call.known.filter(|(argument, _)| *argument as u32 == (offset - 16) / 8)?;
             Some(if offset.is_multiple_of(8) { value } else { 0 })
         }
         _ => None,
@@ -192,7 +199,7 @@ mod tests {
         instructions.iter().flat_map(bytes).collect()
     }
 
-    fn allows(instructions: &[(u16, u8, u8, u32)], number: u32, known: Option<(u8, u32)>) -> bool {
+    fn allows(instructions: &[(u16, u8, u8, u32)], number: u32, known: Option<(Argument, u32)>) -> bool {
         let bytes = filter(instructions);
         Filter { instructions: bytes.as_ptr() as usize, count: instructions.len() }.allows(&Call { number, known })
     }
@@ -214,7 +221,7 @@ mod tests {
     fn arguments_that_are_known_and_not() {
         // The third argument masked by 4 must be 0.
         let rights = [(0x20, 0, 0, 32), (0x54, 0, 0, 4), (0x15, 0, 1, 0), (6, 0, 0, 0x7fff_0000), (6, 0, 0, 0)];
-        let with = |rights: Option<u32>| rights.map(|rights| (2, rights));
+        let with = |rights: Option<u32>| rights.map(|rights| (Argument::Third, rights));
         assert!(allows(&rights, 10, with(Some(3))));
         assert!(!allows(&rights, 10, with(Some(7))) && !allows(&rights, 10, with(None)));
         // The instruction pointer is not known.

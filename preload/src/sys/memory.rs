@@ -1,0 +1,147 @@
+//! Memory that this library maps for itself, and the pages of a program's code that it changes.
+
+use super::Need;
+use crate::arch;
+
+/// Returns the address that a call that maps memory returned, or `None` for an error.
+fn address(result: isize) -> Option<*mut u8> {
+    (!(-4095..0).contains(&result)).then_some(result as *mut u8)
+}
+
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Bytes before and behind each mapping of this library that nobody can access. The kernel places
+/// mappings side by side, and a block of the program that is written beyond its end, page for page,
+/// must end the program as it does without this library.
+pub(crate) const GUARD: usize = 4096;
+
+/// Reserves a range of addresses between two guards, for mappings that replace it. Returns `None` if
+/// the system refuses.
+#[inline(never)]
+pub(crate) fn reserve(bytes: usize) -> Option<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let start = address(call!(SYS_mmap, 0, bytes + 2 * GUARD, libc::PROT_NONE, flags, usize::MAX, 0))?;
+    Some(start.wrapping_add(GUARD))
+}
+
+/// Maps private memory of zeros between two guards. Returns `None` if the system refuses.
+#[inline(never)]
+pub(crate) fn map_private(bytes: usize) -> Option<*mut u8> {
+    let start = reserve(bytes)?;
+    if !protect(start, bytes, READ_WRITE) {
+        unmap(start, bytes);
+        return None;
+    }
+    Some(start)
+}
+
+/// Maps zeros in place of a range that the caller owns. Where the program's limit leaves no private
+/// memory, they are shared with later children. Nothing can be mapped in a process that has set
+/// its limit on address space below what it uses, so that limit is raised meanwhile.
+pub(crate) fn replace_by_zeros(at: *mut u8, bytes: usize) {
+    let is_mapped = || {
+        [libc::MAP_PRIVATE, libc::MAP_SHARED].iter().any(|kind| {
+            let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+            address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0)).is_some()
+        })
+    };
+    if is_mapped() || !Need::ATTACH.is_allowed() {
+        return;
+    }
+    let mut limit = [0u64; 2];
+    call!(SYS_prlimit64, 0, libc::RLIMIT_AS, 0, limit.as_mut_ptr());
+    for raised in [[limit[1]; 2], [u64::MAX; 2]] {
+        if call!(SYS_prlimit64, 0, libc::RLIMIT_AS, raised.as_ptr(), 0) == 0 && is_mapped() {
+            break;
+        }
+    }
+    call!(SYS_prlimit64, 0, libc::RLIMIT_AS, limit.as_ptr(), 0);
+}
+
+/// Maps private memory of zeros at this address, if nothing is mapped there and the system allows
+/// it. Returns whether it did.
+pub(crate) fn map_at(at: *mut u8, bytes: usize) -> bool {
+    // An old kernel does not know the last flag, and may choose another address.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let mapped = address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0));
+    mapped.filter(|mapped| *mapped != at).inspect(|mapped| unmap_at(*mapped, bytes));
+    mapped == Some(at)
+}
+
+/// Changes what may be done with memory. Returns whether the system allows it.
+fn protect(at: *mut u8, bytes: usize, rights: i32) -> bool {
+    call!(SYS_mprotect, at, bytes, rights) == 0
+}
+
+/// Makes memory readable and executable, and also writable if `is_writable`. Returns whether the
+/// system allows it.
+pub(crate) fn protect_code(at: *mut u8, bytes: usize, is_writable: bool) -> bool {
+    let writable = if is_writable { libc::PROT_WRITE } else { 0 };
+    protect(at, bytes, libc::PROT_READ | libc::PROT_EXEC | writable)
+}
+
+/// Maps a range of a file, shared: anywhere, or replacing what the caller has mapped or reserved at
+/// `at`. Returns `None` if the system refuses.
+pub(crate) fn map_file(at: *mut u8, bytes: usize, descriptor: i32, offset: u64) -> Option<*mut u8> {
+    map_shared(at, bytes, READ_WRITE, descriptor, offset)
+}
+
+/// Maps a range of a file that is only read, anywhere. It needs no guards.
+pub(crate) fn map_constant(bytes: usize, descriptor: i32, offset: u64) -> Option<*mut u8> {
+    map_shared(core::ptr::null_mut(), bytes, libc::PROT_READ, descriptor, offset)
+}
+
+fn map_shared(at: *mut u8, bytes: usize, rights: i32, descriptor: i32, offset: u64) -> Option<*mut u8> {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | if at.is_null() { 0 } else { libc::MAP_FIXED };
+    address(call!(SYS_mmap, at, bytes, rights, flags, descriptor, offset))
+}
+
+/// Moves a mapping of a file, and enlarges it, in place of what the caller has reserved at `at`. Returns
+/// `None` if the system refuses.
+pub(crate) fn replace(at: *mut u8, mapping: *mut u8, bytes: usize, wanted: usize) -> Option<*mut u8> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    address(call!(SYS_mremap, mapping, bytes, wanted, flags, at))
+}
+
+/// Maps more of a file of which the caller has mapped the page at `page`: the `bytes` bytes behind
+/// that page. The page itself and the one behind the range become the guards. Returns `None` if the
+/// system refuses. The new mapping is not locked, even if the program locks all its memory, because it
+/// would count against the program's limit.
+pub(crate) fn map_behind(page: *mut u8, bytes: usize) -> Option<*mut u8> {
+    unlock_at(page, GUARD);
+    let start = address(call!(SYS_mremap, page, 0, bytes + 2 * GUARD, libc::MREMAP_MAYMOVE))?.wrapping_add(GUARD);
+    protect(start.wrapping_sub(GUARD), GUARD, libc::PROT_NONE);
+    protect(start.wrapping_add(bytes), GUARD, libc::PROT_NONE);
+    Some(start)
+}
+
+/// Unlocks memory of this library and its guards, where that is allowed.
+pub(crate) fn unlock(at: *mut u8, bytes: usize) {
+    unlock_at(at.wrapping_sub(GUARD), bytes + 2 * GUARD);
+}
+
+/// Unlocks memory that has no guards, where that is allowed.
+#[inline(never)]
+pub(crate) fn unlock_at(at: *mut u8, bytes: usize) {
+    if Need::UNLOCK.is_allowed() {
+        call!(SYS_munlock, at, bytes);
+    }
+}
+
+/// Unmaps memory that this library has mapped, with its guards.
+#[inline(never)]
+pub(crate) fn unmap(at: *mut u8, bytes: usize) {
+    unmap_at(at.wrapping_sub(GUARD), bytes + 2 * GUARD);
+}
+
+/// Unmaps memory that has no guards.
+pub(crate) fn unmap_at(at: *mut u8, bytes: usize) {
+    call!(SYS_munmap, at, bytes);
+}
+
+/// Advises the kernel about memory that this library has mapped. Returns whether it was
+/// accepted.
+#[inline(never)]
+pub(crate) fn advise(at: *mut u8, bytes: usize, advice: i32) -> bool {
+    call!(SYS_madvise, at, bytes, advice) == 0
+}
