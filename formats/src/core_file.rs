@@ -345,6 +345,8 @@ fn auxiliary(pairs: &[u8], key: u64) -> u64 {
 }
 
 fn files(list: &[u8]) -> Vec<MappedFile> {
+    /// Paths are looked at for each mapping, and the kernel writes none that is longer.
+    const MAX_PATH: usize = 4096;
     let count = (number::<8>(list, 0) as usize).min(MAX_FILES).min(list.len() / 24);
     let page = number::<8>(list, 8);
     let names = list.get(16 + 24 * count..).unwrap_or_default();
@@ -352,7 +354,8 @@ fn files(list: &[u8]) -> Vec<MappedFile> {
     rows.zip(names.split(|byte| *byte == 0))
         .map(|(row, path)| {
             let [start, end, pages] = [0, 8, 16].map(|at| number::<8>(row, at));
-            MappedFile { start, end, offset: pages.saturating_mul(page), path: path.to_vec() }
+            let path = path[..path.len().min(MAX_PATH)].to_vec();
+            MappedFile { start, end, offset: pages.saturating_mul(page), path }
         })
         .collect()
 }
@@ -470,6 +473,31 @@ mod tests {
         if let Ok(core) = opened(&bytes) {
             assert!(core.threads.len() <= 512, "{}", core.threads.len());
         }
+    }
+
+    #[test]
+    fn missing_files_are_counted_once_and_many_in_one_pass() {
+        let mut core = opened(&sample()).expect("a core");
+        core.threads[0].registers[19] = 0x1008;
+        assert_eq!(core.lacks(), None);
+        let segment = |start, access| Segment { start, length: 4096, offset: 0, stored: 0, cut: 0, access };
+        let (of_file, of_module) = (6, 5);
+        let add = |core: &mut CoreFile, number: u64, first| {
+            let start = number << 20;
+            let path = format!("/shop/{number}").into_bytes();
+            core.files.push(MappedFile { start, end: start + 8192, offset: 0, path });
+            core.segments.extend([segment(start, first), segment(start + 4096, of_file)]);
+        };
+        add(&mut core, 1, of_module);
+        assert_eq!(core.lacks(), None, "data of a module");
+        add(&mut core, 2, of_file);
+        let lacks = core.lacks().expect("a file");
+        assert!(lacks.starts_with("1 file that it had mapped to be written is not in the core"), "{lacks}");
+        for number in 3..100_002 {
+            add(&mut core, number, of_file);
+        }
+        let lacks = core.lacks().expect("files");
+        assert!(lacks.starts_with("100000 files that it had mapped to be written are not in the core"), "{lacks}");
     }
 
     #[test]

@@ -181,7 +181,7 @@ fn a_core_without_mapped_files_calls_nothing_lost() {
     let core = core_in(folder.path());
     let holds = json(&["holds", "--json", core.to_str().expect("a path")])["holds"].clone();
     let lacks = holds["lacks"].as_str().expect("a text");
-    assert!(lacks.starts_with("1 mappings of files that it could write"), "{holds:#}");
+    assert!(lacks.starts_with("1 file that it had mapped to be written is not in the core"), "{holds:#}");
     assert_eq!(holds["lost_blocks"], 0, "{holds:#}");
 }
 

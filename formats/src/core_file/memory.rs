@@ -3,6 +3,7 @@
 use super::{CoreFile, Segment};
 use crate::glibc_heap::Heap;
 use crate::references::{Mapping, Memory as _, StoppedThread};
+use std::collections::HashSet;
 
 /// Bits of [`Segment::access`].
 const EXECUTE: u8 = 1;
@@ -106,24 +107,27 @@ impl CoreFile {
         if without > 0 {
             return Some(format!("the stacks of {without} threads are not in the core (coredump_filter, core(5))"));
         }
-        let shared = self.missing_files();
-        (shared > 0).then(|| {
-            format!("{shared} mappings of files that it could write are not in the core (coredump_filter, core(5))")
-        })
+        let (is_or_are, files) = match self.missing_files() {
+            0 => return None,
+            1 => ("is", "1 file".to_owned()),
+            more => ("are", format!("{more} files")),
+        };
+        Some(format!("{files} that it had mapped to be written {is_or_are} not in the core (coredump_filter, core(5))"))
     }
 
     /// Returns how many files that are no modules were mapped to be written, and are not in the core: what
     /// a program writes to a file that others may share is none of its own memory.
     fn missing_files(&self) -> usize {
-        let is_module = |path: &[u8]| {
-            let ranges = self.files.iter().filter(|file| file.path == path);
-            ranges.filter_map(|file| self.segment(file.start)).any(|segment| segment.access & EXECUTE != 0)
+        let is_code = |segment: &&Segment| segment.access & EXECUTE != 0;
+        let paths = |segments: &mut dyn Iterator<Item = &Segment>| {
+            segments.filter_map(|segment| self.file_at(segment.start)).map(|file| &file.path[..]).collect()
         };
-        let missing = self.segments.iter().filter(|segment| segment.is_writable() && segment.stored == 0);
-        let files = missing.filter_map(|segment| self.file_at(segment.start)).map(|file| &file.path[..]);
+        let modules: HashSet<&[u8]> = paths(&mut self.segments.iter().filter(is_code));
+        let is_missing = |segment: &&Segment| segment.is_writable() && segment.stored == 0;
+        let missing: HashSet<&[u8]> = paths(&mut self.segments.iter().filter(is_missing));
         let is_own = |path: &[u8]| path.starts_with(b"/memfd:heaptape");
         let is_device = |path: &[u8]| path.starts_with(b"/dev/") && !path.starts_with(b"/dev/shm/");
-        files.filter(|path| !is_own(path) && !is_device(path) && !is_module(path)).count()
+        missing.difference(&modules).filter(|path| !is_own(path) && !is_device(path)).count()
     }
 
     /// Returns the build-id of the module whose ELF header is at an address; empty if it has none or
