@@ -114,8 +114,10 @@ pub fn run(requests: &Receiver<Request>, workers: &[Sender<Message>]) {
                 then.call();
             }
             Ok(Request::Exit { pid, socket }) => {
-                let ending = watched.iter_mut().filter(|one| one.session.process.pid == pid);
-                ending.for_each(|one| one.end(&digests));
+                for one in watched.iter_mut().filter(|one| one.session.process.pid == pid) {
+                    one.session.stats.says_end(&one.session.clock);
+                    one.end(&digests);
+                }
                 drop(socket);
             }
             Err(RecvTimeoutError::Timeout) => {

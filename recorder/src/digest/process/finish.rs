@@ -59,3 +59,77 @@ impl ProcessRecording {
         self.close_segment(Some(end), None, spare, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::clock::Clock;
+    use crate::os::sys::Mapping;
+    use crate::session::traced_process::{Attached, Ids, SessionBuilder};
+    use crate::store::writer::Content;
+    use crate::target::jit_names::PerfMap;
+    use crate::target::module_files::ModuleFiles;
+    use crate::target::proc::Process;
+    use formats::tape::{Origin, Record};
+    use std::sync::Arc;
+    use wire::Params;
+
+    /// Records a process that does nothing, and returns when its recording ends: it has said that it ends
+    /// if `says`, was seen to have ended later, and its recording is finished much later.
+    fn ended(says: bool, end: End) -> (Option<Moment>, Moment, Moment) {
+        let (mapping, _file) = Mapping::create(Params::default()).expect("an area");
+        let pid = std::process::id();
+        let ids = Ids { pid, hello_pid: pid, uid: 0 };
+        let process = Process::read(pid);
+        let clock = Clock::choose();
+        let (code, files) =
+            (PerfMap::of(pid, pid, 0, 0, 0), ModuleFiles::of(crate::os::aside::Owner { pid, uid: 0 }, None));
+        let attached = Attached {
+            ids,
+            origin: Origin::Start,
+            page_size: 4096,
+            start_tick: clock.now(),
+            process,
+            mapping,
+            code,
+            files,
+        };
+        let folder = std::env::temp_dir().join("nothing-is-written");
+        let session = SessionBuilder::new(1, attached, folder, Arc::default(), clock, 1_000_000_000).build();
+        let later = || {
+            let before = clock.now();
+            while clock.now() == before {}
+        };
+        if says {
+            session.stats.says_end(&session.clock);
+            later();
+        }
+        let seen = SeenEnd::now(end, &session.clock);
+        later();
+        let mut jobs = Vec::new();
+        ProcessRecording::new(Arc::clone(&session)).finish(seen, &mut Chunk::default, &mut |job| jobs.push(job));
+        let ends = jobs.into_iter().find_map(|job| match job {
+            WriteJob::Finish(end) => match end.content {
+                Some(Content::State { records, .. }) => records.into_iter().find_map(|record| match record {
+                    Record::End(end) => Some(Moment { tick: end.tick, unix_ns: end.unix_ns }),
+                    _ => None,
+                }),
+                _ => None,
+            },
+            _ => None,
+        });
+        (session.stats.said_end(), seen.at, ends.expect("an end"))
+    }
+
+    #[test]
+    fn a_recording_ends_when_the_process_did_and_not_when_it_is_finished() {
+        let (said, seen, ends) = ended(false, End::GONE);
+        assert_eq!((said, ends), (None, seen));
+        let (said, seen, ends) = ended(true, End::GONE);
+        assert!(said.is_some_and(|said| said.tick < seen.tick), "{said:?} {seen:?}");
+        assert_eq!(Some(ends), said);
+        // It said so, and was not seen to end.
+        let (said, seen, ends) = ended(true, End::RUNNING);
+        assert!(said.is_some() && ends == seen, "{said:?} {seen:?} {ends:?}");
+    }
+}
