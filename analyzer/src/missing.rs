@@ -215,8 +215,7 @@ pub fn lines(missing: &[Missing]) -> Vec<String> {
 }
 
 /// Why events of a thread can have been dropped.
-const DROPPED: &str =
-    "its ring was full, a jump left an allocation function, or signal handlers inside one allocated too often";
+const DROPPED: &str = "its ring was full or overwritten, a jump left an allocation function, or signal handlers inside one allocated too often";
 
 /// Returns what was dropped, and why that can be: a gap does not say which it was.
 fn dropped_events(thread: u32, events: u64) -> String {

@@ -191,6 +191,22 @@ fn losses_make_verdicts_uncertain() {
     assert_eq!(json(run, &query(&path, true))["totals"]["lost_events"], 6);
 }
 
+/// What was lost may be what leaked.
+#[test]
+fn nothing_leaked_is_said_of_what_was_recorded_only() {
+    let steps =
+        [Step::Alloc { index: 1, size: 500, site: 2, thread: 1, tick: 5 }, Step::Free { index: 1, thread: 1, tick: 9 }];
+    let first_line = |losses| {
+        let (_dir, path) = made::recording(&steps, &Options { losses, ..Options::default() });
+        let mut out = Vec::new();
+        leaks::run(&query(&path, false), &leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
+        String::from_utf8(out).unwrap().lines().next().map(str::to_owned)
+    };
+    assert_eq!(first_line(Vec::new()).as_deref(), Some("nothing leaked"));
+    let lost = first_line(vec![tape::Loss { thread: 1, events: 6, from_tick: 5, to_tick: 9 }]);
+    assert_eq!(lost.as_deref(), Some("nothing leaked in what was recorded, which is not all"));
+}
+
 #[test]
 fn parts_of_a_run_are_counted_alone() {
     let (_dir, path) = recording();

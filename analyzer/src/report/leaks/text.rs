@@ -134,8 +134,11 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
         (false, false) => "never freed",
     };
     let Leaked { bytes: size, blocks, stacks } = leaked(totals);
+    let is_known = |missing: &Missing| matches!(missing, Missing::EarlyEnds(_));
+    let is_all = missing.iter().all(|(_, missing)| missing.iter().all(is_known));
     let (never_freed, more) = match blocks {
-        0 => ("nothing leaked".to_owned(), String::new()),
+        0 if is_all => ("nothing leaked".to_owned(), String::new()),
+        0 => ("nothing leaked in what was recorded, which is not all".to_owned(), String::new()),
         _ => (
             format!("{} in {} {when}", bytes(size), counted(blocks, "block")),
             match is_core {
