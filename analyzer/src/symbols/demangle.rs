@@ -36,8 +36,19 @@ fn whole_function(symbol: &str) -> &str {
     }
 }
 
+/// Names of Rust. The older ones are those of C++ with a hash, which variables in namespaces of C++ do not
+/// have.
+fn of_rust(symbol: &str) -> Option<rustc_demangle::Demangle<'_>> {
+    let has_hash = || {
+        let (_, hash) = symbol.strip_prefix("_ZN")?.rsplit_once("17h")?;
+        let (hash, _) = hash.split_once('E')?;
+        (hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(())
+    };
+    (!symbol.starts_with("_ZN") || has_hash().is_some()).then(|| rustc_demangle::try_demangle(symbol).ok())?
+}
+
 fn rust(symbol: &str) -> Option<String> {
-    let name = rustc_demangle::try_demangle(symbol).ok()?;
+    let name = of_rust(symbol)?;
     let mut out = BoundedName::new(LONGEST_NAME);
     write!(out, "{name:#}").ok()?;
     Some(out.into_text())
@@ -50,7 +61,7 @@ fn cpp(symbol: &str) -> Option<String> {
 /// Returns the demangled name with parameters and return type, or the symbol if it is not mangled.
 pub(super) fn as_binutils(symbol: &str, spelling: Spelling) -> String {
     const LONGEST: usize = 1 << 16;
-    if let Ok(rust) = rustc_demangle::try_demangle(symbol) {
+    if let Some(rust) = of_rust(symbol) {
         return format!("{rust:#}");
     }
     itanium::demangle(symbol, spelling, LONGEST).unwrap_or_else(|| symbol.to_owned())
@@ -69,6 +80,8 @@ mod tests {
             ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back"),
             ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
             ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
+            ("_ZN4shop5cacheE", "shop::cache"),
+            ("_ZN12_GLOBAL__N_15cacheE", "(anonymous namespace)::cache"),
             ("parse.constprop.0", "parse"),
             ("Shop.partition", "Shop.partition"),
             ("shop.partial.cold", "shop.partial"),
