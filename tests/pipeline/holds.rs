@@ -458,8 +458,33 @@ fn a_second_holder_of_most_of_it_is_named() {
     let alone = root("global alone");
     assert_eq!((&alone["blocks"], &alone["only_blocks"]), (&1000.into(), &1000.into()), "{alone:#}");
     assert_eq!((&alone["also_by"], &alone["also_bytes"]), (&Value::Null, &Value::Null), "{alone:#}");
+    // Which of two globals at the same distance counts as the nearest is not said.
+    let both = [root("global whole"), root("global part")].map(|row| (row["blocks"] != row["only_blocks"], row));
+    let partly: Vec<&Value> = both.iter().filter(|(is_shared, _)| *is_shared).map(|(_, row)| row).collect();
+    assert!(!partly.is_empty(), "{both:#?}");
+    for row in partly {
+        let other = if row["name"] == "global whole" { "global part" } else { "global whole" };
+        assert_eq!((&row["also_by"], &row["also_bytes"]), (&other.into(), &(300 * 160).into()), "{row:#}");
+    }
     let text = recording.heaptape(&["holds"]).success().text();
     assert!(text.contains("global shared; 188 KiB of it also by stack of thread"), "{text}");
+}
+
+/// At which place of a node an element is makes no difference.
+#[test]
+fn elements_of_arrays_in_nodes_are_held_in_one_way() {
+    let program = Program::new(Target::program("holds_elements.cpp").build()).option("--references");
+    let report = holds(&program.recorded().success(), &[]);
+    let row = |function: &str| {
+        let rows = report["held"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["label"].as_str().is_some_and(|label| label.contains(function)));
+        row.unwrap_or_else(|| panic!("no {function}: {report:#}"))
+    };
+    // The first and the last node of a deque are held by itself, too.
+    let ways = |function| row(function)["ways"].as_u64().expect("a number");
+    assert!(ways("make_waiting") <= 3 && ways("make_queued") <= 2, "{report:#}");
+    assert_eq!(row("make_waiting")["blocks"], 2000);
+    assert_eq!(row("make_queued")["blocks"], 20 * 31);
 }
 
 /// The map of the page is what is held by way of what.

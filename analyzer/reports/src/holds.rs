@@ -1,21 +1,21 @@
 //! `heaptape holds`: who holds the blocks that are live when a program ends, and which of them
 //! nobody holds.
 
+mod not_recorded;
 mod since;
+mod text;
 
 use crate::print::{Report, print_reports};
 use heaptape_analyzer::report::frames::{FrameJson, stack_json};
 use heaptape_analyzer::report::holders::{Amount, Holders};
-use heaptape_analyzer::report::lost::{self, Confidence, Lost, LostGroup};
+use heaptape_analyzer::report::lost::{self, Lost, LostGroup};
 use heaptape_analyzer::report::segments::{UNKNOWN_BEFORE, is_attached};
 use heaptape_analyzer::report::stack_text::text_stack;
-use heaptape_analyzer::report::summary::ending_of;
 use heaptape_analyzer::report::{Error, Outcome, PointInTime, Query, Unanswerable};
 use heaptape_analyzer::symbols::Symbolizer;
-use heaptape_analyzer::text::{Screen, Style, bytes, count, counted, percent};
+use heaptape_analyzer::text::{Screen, Style};
 use heaptape_analyzer::{Process, Recording};
-use heaptape_formats::core_file::Signal;
-use heaptape_formats::recording::Exit;
+use not_recorded::Ending;
 use serde::Serialize;
 use since::GrownRow;
 use std::collections::HashMap;
@@ -24,8 +24,6 @@ use std::path::PathBuf;
 
 /// Frames of a stack in text.
 const FRAMES: usize = 4;
-/// Ways in which the blocks of one call site are held that are shown in text.
-const PATHS: usize = 2;
 
 /// What is shown.
 #[derive(Clone, Debug, Default)]
@@ -52,22 +50,12 @@ struct RootRow {
     /// What only this root leads to.
     only_blocks: u64,
     only_bytes: u64,
-    /// The other root that leads to most of it, of up to 128 that are tried, unless only this one leads to at least a half.
+    /// The other root that leads to most of it, of up to 128 that are tried, unless only this one leads to nine tenths and more.
     #[serde(skip_serializing_if = "String::is_empty")]
     also_by: String,
     /// How much of it that one leads to.
     #[serde(skip_serializing_if = "is_zero")]
     also_bytes: u64,
-}
-
-impl RootRow {
-    /// Returns the name, and who else holds most of it.
-    fn text(&self) -> String {
-        match 10 * self.also_bytes >= self.bytes && self.also_bytes > 0 {
-            true => format!("{}; {} of it also by {}", self.name, bytes(self.also_bytes), self.also_by),
-            false => self.name.clone(),
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -194,12 +182,6 @@ impl Report for Answer {
     }
 }
 
-/// Why there is no answer.
-const NOT_RECORDED: &str = "it was not recorded which block holds which";
-/// What helps.
-const REMEDY: &str = "that is read at the end of a program under record --references that ends by exit or by the return of main \
-                      and is not linked statically; of one that runs, heaptape holds --live PID reads it";
-
 /// Runs `heaptape holds`.
 ///
 /// # Errors
@@ -225,45 +207,7 @@ pub fn run(query: &Query, options: &Options, out: &mut dyn Write, style: Style) 
     if is_there {
         return Ok(outcome);
     }
-    Err(not_recorded(&without))
-}
-
-/// How a process ended of which no references are there.
-struct Ending {
-    text: String,
-    is_by_signal: bool,
-    /// What to ask of its core, if it may have left one.
-    of_core: String,
-}
-
-impl Ending {
-    fn of(process: &Process) -> Ending {
-        let about = &process.about;
-        let is_out_of_memory = about.last_memory.is_some_and(|memory| memory.out_of_memory);
-        let number = match about.exit {
-            Some(Exit::Signal(number)) => Some(number),
-            _ => None,
-        };
-        let signal = number.and_then(|number| i32::try_from(number).ok());
-        let is_crash = signal.is_some_and(|number| Signal { number, code: 0, address: None }.is_crash());
-        let ending = about.exit.map(|exit| format!(", {}", ending_of(exit, is_out_of_memory))).unwrap_or_default();
-        Ending {
-            text: format!("{} (pid {}){ending}", process.name(), about.pid),
-            is_by_signal: number.is_some(),
-            of_core: match is_crash {
-                true => format!("; if it left a core, heaptape holds --core CORE {} reads it there", path_of(process)),
-                false => String::new(),
-            },
-        }
-    }
-}
-
-/// Returns the error that no process has references, with how it ended that would tell why.
-fn not_recorded(without: &[Ending]) -> Error {
-    let one = without.iter().find(|one| one.is_by_signal).or(without.first().filter(|_| without.len() == 1));
-    let why = one.map_or(NOT_RECORDED.into(), |one| format!("{NOT_RECORDED} in {}", one.text));
-    let of_core = one.map_or("", |one| &one.of_core);
-    unanswerable(&why, &format!("{REMEDY}{of_core}"))
+    Err(not_recorded::error(&without))
 }
 
 fn unanswerable(why: &str, remedy: &str) -> Error {
@@ -506,173 +450,4 @@ fn lost_rows(
         lines: text_stack(symbols, stacks, group.site, FRAMES).0,
     });
     rows.collect()
-}
-
-impl HoldsReport {
-    /// Returns the answer in one sentence.
-    fn headline(&self) -> String {
-        if self.is_core && self.blocks == 0 && !self.lacks.is_empty() {
-            return format!("the blocks in the core are not known: {}", self.lacks);
-        }
-        let when = match &self.at {
-            None if self.is_core => "in the core".into(),
-            at => at.as_ref().map_or("at the end".into(), PointInTime::text),
-        };
-        if self.blocks == 0 {
-            let then = match self.since {
-                Some(since) => format!(" that was allocated {since} is live {when}; blocks from before are not known"),
-                None => format!(" is live {when}"),
-            };
-            return format!("nothing{then}");
-        }
-        let all = format!("{} live in {} {when}", bytes(self.bytes), counted(self.blocks, "block"));
-        if !self.lacks.is_empty() {
-            return format!(
-                "{all}: {} held; what is not is not judged, since {}",
-                percent(self.held_bytes, self.bytes),
-                self.lacks
-            );
-        }
-        let lost_bytes = self.lost_bytes - self.cycle_bytes;
-        let lost = match (self.lost_blocks - self.cycle_blocks, self.cycle_blocks) {
-            (0, 0) => "none lost".to_owned(),
-            (_, 0) => format!("{} lost", bytes(lost_bytes)),
-            (0, _) => format!("{} in cycles that nothing else holds", bytes(self.cycle_bytes)),
-            _ => format!("{} lost, {} in cycles that nothing else holds", bytes(lost_bytes), bytes(self.cycle_bytes)),
-        };
-        let by = self.roots.first().map(|root| format!(", most by {}", root.name)).unwrap_or_default();
-        let undecided = match self.undecided_blocks {
-            0 => String::new(),
-            _ => format!("; {} that only registers of waiting threads may hold", bytes(self.undecided_bytes)),
-        };
-        let stale = match self.stale_blocks {
-            0 => String::new(),
-            _ => format!("; {} that only unused memory of blocks leads to", bytes(self.stale_bytes)),
-        };
-        let hidden = match self.hidden_blocks {
-            0 => String::new(),
-            _ => format!("; {} behind pointers in a disguise ({})", bytes(self.hidden_bytes), self.disguise),
-        };
-        format!("{all}: {} held{by}; {lost}{hidden}{stale}{undecided}", percent(self.held_bytes, self.bytes))
-    }
-
-    fn print_lost(&self, screen: &mut Screen) -> io::Result<()> {
-        for row in &self.lost {
-            let kind = if row.is_cycle { "cycle" } else { "lost" };
-            let times = if row.times == 1 { String::new() } else { format!("{} times ", count(row.times)) };
-            screen.line(&format!("  {kind}, {}: {times}{}", row.confidence, row.what))?;
-            screen.line(&format!("    {} in {}; {}", bytes(row.bytes), counted(row.blocks, "block"), row.sign))?;
-            for line in &row.lines {
-                screen.line(&format!("      {line}"))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Report for HoldsReport {
-    fn print(&self, screen: &mut Screen) -> io::Result<()> {
-        screen.line(&self.headline())?;
-        if let Some(grown) = &self.grown {
-            return since::print(grown, screen);
-        }
-        let is_all = !self.options.lost && !self.options.cycles && self.options.of.is_none();
-        if is_all && !self.roots.is_empty() {
-            let rows: Vec<Vec<String>> = self
-                .roots
-                .iter()
-                .take(self.top)
-                .map(|row| vec![bytes(row.bytes), count(row.blocks), bytes(row.only_bytes), row.text()])
-                .collect();
-            screen.heading("Held by")?;
-            screen.table(&["bytes", "blocks", "only by it", "nearest root"], &rows)?;
-        }
-        if !self.held.is_empty() {
-            screen.heading("What is held, and how")?;
-        }
-        for row in &self.held {
-            screen.line(&format!("  {} in {}: {}", bytes(row.bytes), counted(row.blocks, "block"), row.label))?;
-            if row.retained_blocks > row.blocks {
-                let (size, blocks) = (bytes(row.retained_bytes), counted(row.retained_blocks, "block"));
-                screen.line(&format!("    {size} in {blocks} with what only they hold"))?;
-            }
-            for path in row.paths.iter().take(PATHS) {
-                if row.ways > 1 {
-                    screen.line(&format!("    {} of them:", count(path.blocks)))?;
-                }
-                for (number, step) in path.steps.iter().enumerate() {
-                    let arrow = if number == 0 { "" } else { "<- " };
-                    screen.line(&format!("      {arrow}{step}"))?;
-                }
-            }
-            if row.ways > PATHS as u64 {
-                screen.line(&format!("    and in {}", counted(row.ways - PATHS as u64, "other way")))?;
-            }
-        }
-        if !self.lost.is_empty() {
-            screen.heading("Held by nothing")?;
-            self.print_lost(screen)?;
-        } else if self.options.lost || self.options.cycles {
-            screen.line(if self.options.cycles { "no cycle holds itself" } else { "no block is lost" })?;
-        }
-        if self.replaced_blocks > 0 {
-            let (size, blocks) = (bytes(self.replaced_bytes), counted(self.replaced_blocks, "block"));
-            screen.line(&format!("{size} in {blocks}: the environment before setenv copied it, which nobody frees"))?;
-        }
-        if self.bytes > 0 {
-            let (typed, references) = (percent(self.typed_bytes, self.bytes), counted(self.references, "reference"));
-            screen.line(&format!("types are known for {typed} of the bytes; {references}"))?;
-        }
-        if self.lost.iter().any(|row| row.confidence == Confidence::Possible.word()) {
-            screen.line("possible: a program may hide a pointer, e.g. by XOR or in unused bits")?;
-        }
-        let next =
-            if is_all { "one of them: heaptape holds --of FUNCTION|TYPE|0xADDRESS" } else { "all: heaptape holds" };
-        screen.line(&format!("{next} {}", self.path))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(report: &HoldsReport) -> String {
-        let mut out = Vec::new();
-        report.print(&mut Screen::new(&mut out, Style::PLAIN)).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn a_third_way_is_one_other_way() {
-        let path = |step: &str| PathRow { blocks: 1, bytes: 8, steps: vec![step.into()], example: String::new() };
-        let row = |ways| HeldRow { ways, paths: vec![path("global a"), path("global b")], ..HeldRow::default() };
-        let of = |ways| text(&HoldsReport { held: vec![row(ways)], ..HoldsReport::default() });
-        assert!(of(3).contains("    and in 1 other way\n"), "{}", of(3));
-        assert!(of(4).contains("    and in 2 other ways\n"), "{}", of(4));
-    }
-
-    #[test]
-    fn nothing_held_has_no_table_and_no_types() {
-        let text = text(&HoldsReport { top: 10, ..HoldsReport::default() });
-        assert!(text.starts_with("nothing is live at the end\n"), "{text}");
-        assert!(!text.contains("Held by") && !text.contains("types are known"), "{text}");
-    }
-
-    #[test]
-    fn the_error_says_how_the_program_ended() {
-        let ended = |exit| {
-            let mut process = Process::nothing();
-            (process.about.pid, process.about.exe, process.about.exit) = (7, "/bin/shop".into(), Some(exit));
-            Ending::of(&process)
-        };
-        let error = |ends: &[Ending]| not_recorded(ends).to_string();
-        let killed = error(&[ended(Exit::Signal(9))]);
-        assert!(killed.contains("in shop (pid 7), ended by signal 9: that is read at the end"), "{killed}");
-        assert!(!killed.contains("--core"), "{killed}");
-        let crashed = error(&[ended(Exit::Code(0)), ended(Exit::Signal(11))]);
-        assert!(crashed.contains("ended by signal 11") && crashed.contains("heaptape holds --core CORE"), "{crashed}");
-        let left = error(&[ended(Exit::Code(3))]);
-        assert!(left.contains("in shop (pid 7), exit 3: "), "{left}");
-        assert!(error(&[]).starts_with("it was not recorded which block holds which: "));
-    }
 }

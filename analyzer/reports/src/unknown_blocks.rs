@@ -3,10 +3,10 @@
 
 use heaptape_analyzer::Process;
 use heaptape_analyzer::report::bills::Part;
+use heaptape_analyzer::report::segments::is_attached;
 use heaptape_analyzer::text::Screen;
 use heaptape_formats::date::Date;
-use heaptape_formats::recording::RAN_ALREADY;
-use heaptape_formats::tape::{Division, Residency};
+use heaptape_formats::tape::Residency;
 use serde::Serialize;
 use std::io;
 
@@ -27,13 +27,10 @@ pub(super) struct UnknownBlocks {
 }
 
 /// Returns the time from which the blocks of a process are known, if that is not its start.
-fn blocks_since(process: &Process, division: Option<&Division>) -> Option<u64> {
-    // A recording that goes on does not list its processes yet.
-    let ran_already =
-        process.about.unseen_mappings == RAN_ALREADY || division.is_some_and(|division| division.blocks_since_tick > 0);
+fn blocks_since(process: &Process) -> Option<u64> {
     let began = process.about.began_unix_ns;
     let attached = if began == 0 { process.clock.start_unix_ns } else { began };
-    process.live_since_unix_ns().or(ran_already.then_some(attached))
+    process.live_since_unix_ns().or(is_attached(process).then_some(attached))
 }
 
 impl UnknownBlocks {
@@ -52,7 +49,7 @@ impl UnknownBlocks {
         let unix_ns = |tick: u64| process.clock.start_unix_ns.saturating_add(process.clock.nanos(tick));
         UnknownBlocks {
             not_divided,
-            blocks_since_unix_ns: blocks_since(process, division).filter(|_| is_divided),
+            blocks_since_unix_ns: blocks_since(process).filter(|_| is_divided),
             freed_since_unix_ns: (is_divided && since > process.clock.start_tick).then(|| unix_ns(since)),
         }
     }

@@ -1,6 +1,7 @@
 //! Who holds the live blocks of a process, in words: roots with their names, blocks with their
 //! types or call sites, and the paths between them, merged where they read the same.
 
+mod elements;
 mod shared;
 mod ways;
 
@@ -55,7 +56,7 @@ pub struct RootGroup {
     /// The blocks that only it leads to.
     pub only: Amount,
     /// The group that leads to most of what it holds as well, and to how much of that, once it was
-    /// asked for ([`Holders::share`]); `None` if only it leads to at least a half, and for small ones.
+    /// asked for ([`Holders::share`]); `None` if only it leads to nearly all, and for small ones.
     pub also: Option<(u32, Amount)>,
 }
 
@@ -294,6 +295,7 @@ impl<'a> Holders<'a> {
         let mut holders =
             Holders { process, snapshot, groups, group_of: Vec::new(), labels, label_of, sites, steps, step_of };
         holders.sum(&group_of);
+        holders.join_elements();
         holders.group_of = group_of;
         Ok(Some(holders))
     }

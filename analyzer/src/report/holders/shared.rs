@@ -10,13 +10,19 @@ use crate::model::retained::{GROUPS, led_to};
 const WALKS: usize = 4;
 /// Part of all held bytes below which nobody asks: one in this number.
 const SMALL: u64 = 100;
+/// Part of what a root holds that others must lead to, too: one in this number.
+const SOME: u64 = 10;
 
 impl Holders<'_> {
     /// Finds for each large root that is not alone what else leads to most of what it holds.
     pub fn share(&mut self) {
         let all: u64 = self.groups.iter().map(|group| group.held.bytes).sum();
         let is_shared = |group: &RootGroup| {
-            group.kind != STALE && group.held.bytes > 2 * group.only.bytes && group.held.bytes >= all / SMALL
+            let not_alone = group.held.bytes - group.only.bytes.min(group.held.bytes);
+            group.kind != STALE
+                && not_alone > 0
+                && not_alone.saturating_mul(SOME) >= group.held.bytes
+                && group.held.bytes >= all / SMALL
         };
         let shared: Vec<u32> =
             (0..).zip(&self.groups).filter(|(_, group)| is_shared(group)).map(|(number, _)| number).collect();
