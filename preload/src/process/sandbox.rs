@@ -15,7 +15,7 @@ use crate::boot::attach;
 use crate::dynsym::{self, Scope, Wanted};
 use crate::stack::table;
 use crate::sys::{self, Need};
-use crate::{arch, next, probe, sampling, thread, timestamp};
+use crate::{arch, next, probe, sampling, session, thread, timestamp};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use filter::{Argument, Call, Filter};
@@ -193,6 +193,9 @@ pub(crate) unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: 
         c_long::from(unsafe { next::prctl(option as c_int, a as u64, b as u64, c as u64, d as u64) })
     };
     let arguments = [option as usize, a as usize, b as usize, c as usize, d as usize, 0, 0];
+    if option == libc::PR_SET_NAME {
+        session::note_name();
+    }
     let result = match change_by_prctl(option as u64, a, b) {
         Some(change) => changing(change, call, &arguments),
         None => call(&arguments),

@@ -162,6 +162,13 @@ pub(crate) fn note_signs(header: &heaptape_wire::Header) {
     header.signs.fetch_add(if cfg!(feature = "standalone") { 0 } else { TELLS_END }, Relaxed);
 }
 
+/// Tells the recorder that the process has changed its name: another one is no sign of another program.
+pub(crate) fn note_name() {
+    if let Some(area) = area() {
+        area.header().signs.fetch_and(!TELLS_END, Relaxed);
+    }
+}
+
 /// Returns whether nothing has been tried yet.
 pub(crate) fn is_new() -> bool {
     STATE.load(Acquire) == NEW

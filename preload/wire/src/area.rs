@@ -19,7 +19,8 @@ use crate::{
 };
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A bit of [`Header::signs`]: the library notes when the process calls `exit` or `_exit`.
+/// A bit of [`Header::signs`]: the library notes when the process calls `exit` or `_exit`, so that another
+/// name of one that has ended without is a sign of another program.
 pub const TELLS_END: u32 = 2;
 /// What [`Header::signs`] grows by when the process makes a child, or starts a program in one, by a
 /// call that the library sees.
