@@ -61,8 +61,8 @@ struct Around {
     is_child: bool,
     /// The process ends after this list, so it may enter a sandbox.
     is_last: bool,
-    /// The process has another root, where the library is not. The loader says so when a system call that nobody
-    /// sees starts a program (docs/recorded.md).
+    /// The process has another root, where the library is not. The loader says so when `system`, `popen`, or a
+    /// system call that nobody sees starts a program (docs/recorded.md).
     is_rooted: bool,
     is_signal_safe: bool,
     left: Left,
@@ -391,7 +391,7 @@ impl Generator {
                 }
                 let environment = self.random.one(&[0, 0, 0, 0, 1, 2, 3, 4, 6]);
                 let kind = match self.random.one(&[0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15]) {
-                    8 if around.is_rooted => 0,
+                    8..=10 if around.is_rooted => 0,
                     kind => kind,
                 };
                 let body = self.inside_program(inner);
