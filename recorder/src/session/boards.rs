@@ -41,10 +41,10 @@ pub struct Found {
 }
 
 /// Returns why a process that was sent its area does not use it. One that posts no reason has
-/// stopped waiting, or the kernel dropped the area's descriptor, since its numbers were used up.
+/// stopped waiting, or the kernel refused to map the area, or dropped its descriptor, since the numbers
+/// were used up.
 pub(crate) fn why_unused(mapping: &Mapping) -> &'static str {
-    let mut why =
-        "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS), or it had no free descriptor";
+    let mut why = "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS), or the system refused it a descriptor or memory";
     mapping.header().board.0.drain(|posted| why = posted.reason.text());
     why
 }
