@@ -425,7 +425,8 @@ impl Drain {
             self.send(self.sources[index].worker, Message::Inherit { child: id, parent, tick });
         }
         // A program that runs on drops the event at which it sees that nobody reads its rings.
-        let counts_before = (closes && seen.end == End::RUNNING).then(|| self.sources[index].slots.all_counts());
+        let runs_on = closes && seen.end == End::RUNNING;
+        let counts_before = runs_on.then(|| self.sources[index].slots.all_counts(&self.heart));
         if closes {
             self.sources[index].session.mapping.header().state.store(CLOSED, Release);
         }

@@ -222,11 +222,8 @@ impl Slots {
         self.events.drain(..)
     }
 
-    /// Copies the records of the rings and sends those whose order is certain. `barrier` was read
-    /// from the clock before a delay that makes all earlier stores visible, `now` after it. The
-    /// heartbeat continues: there may be many rings.
-    pub(crate) fn pass(&mut self, barrier: u64, now: u64, batch: &mut Batch, heart: &Heart) -> PassResult {
-        let mut result = PassResult::default();
+    /// Adds the slots that threads have claimed since the last look.
+    fn see_new(&mut self, heart: &Heart) {
         let mapping = Arc::clone(&self.mapping);
         let used = mapping.slots_used();
         for index in self.slots.len() as u32..used {
@@ -255,6 +252,15 @@ impl Slots {
                 is_corrupt: false,
             });
         }
+    }
+
+    /// Copies the records of the rings and sends those whose order is certain. `barrier` was read
+    /// from the clock before a delay that makes all earlier stores visible, `now` after it. The
+    /// heartbeat continues: there may be many rings.
+    pub(crate) fn pass(&mut self, barrier: u64, now: u64, batch: &mut Batch, heart: &Heart) -> PassResult {
+        let mut result = PassResult::default();
+        let mapping = Arc::clone(&self.mapping);
+        self.see_new(heart);
         self.max_records = (MAX_RECORDS * FULL_RINGS / self.slots.len().max(1) as u64).clamp(MIN_RECORDS, MAX_RECORDS);
         for index in 0..self.slots.len() {
             if self.slots[index].leaving {
@@ -501,8 +507,9 @@ impl Slots {
             .collect()
     }
 
-    /// As [`Slots::counts`], with the threads that have published nothing.
-    pub(crate) fn all_counts(&mut self) -> Vec<(ThreadNumber, EventCounts)> {
+    /// As [`Slots::counts`], with the threads that have published nothing, or that no pass has seen yet.
+    pub(crate) fn all_counts(&mut self, heart: &Heart) -> Vec<(ThreadNumber, EventCounts)> {
+        self.see_new(heart);
         self.assign_silent();
         self.counts()
     }
@@ -584,5 +591,26 @@ impl Slots {
         control.owner.0.epoch.fetch_add(1, Relaxed);
         control.owner.0.state.store(SLOT_FREE, Release);
         mapping.header().slot_hint.fetch_min(index as u32, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::clock::Clock;
+    use crate::rings::batch::InFlight;
+
+    #[test]
+    fn threads_that_no_pass_has_seen_are_counted() {
+        let (mapping, _file) = Mapping::create(wire::Params::default()).expect("an area");
+        let slot = mapping.slot(0).expect("a slot");
+        slot.owner.0.tid.store(7, Release);
+        slot.producer.0.emitted.store(2, Release);
+        slot.producer.0.sampled_out.store(40, Release);
+        mapping.header().slots_used.0.store(1, Release);
+        let mut slots = Slots::new(Arc::new(mapping), 0, false);
+        let counts = slots.all_counts(&Heart::new(Clock::choose(), InFlight::new(None)));
+        let (_, of_thread) = counts.iter().find(|(thread, _)| thread.is_some()).expect("a thread");
+        assert_eq!((of_thread.emitted, of_thread.sampled_out, of_thread.lost), (42, 40, 0));
     }
 }
