@@ -240,9 +240,7 @@ pub(crate) fn type_of_stack<'a>(functions: impl IntoIterator<Item = &'a str>) ->
             return Some(match () {
                 () if of_text => "text of std::string".into(),
                 () if is_plain && rest.iter().take(5).any(|outer| is_vector(outer)) => format!("{class}[] of vector"),
-                () if is_plain && rest.iter().take(6).any(|outer| outer.starts_with("std::deque<")) => {
-                    format!("{class}[] of deque")
-                }
+                () if is_plain && rest.iter().take(6).any(|outer| is_deque(outer)) => format!("{class}[] of deque"),
                 () => phrase.replace("{}", &class),
             });
         }
@@ -267,6 +265,10 @@ fn is_vector(function: &str) -> bool {
     ["std::_Vector_base<", "std::vector<", "std::__1::vector<", "std::__1::__split_buffer<"]
         .iter()
         .any(|name| function.starts_with(name))
+}
+
+fn is_deque(function: &str) -> bool {
+    ["std::_Deque_base<", "std::deque<", "std::__1::deque<"].iter().any(|name| function.starts_with(name))
 }
 
 /// Returns the argument and the phrase if a rule matches.
@@ -312,6 +314,9 @@ mod tests {
             );
             let vector = "std::_Vector_base<Order*, std::allocator<Order*> >::_M_allocate(unsigned long)";
             assert_eq!(of(&[&allocate("Order*"), vector]), "Order*[] of vector");
+            // The first nodes are made before the functions of the deque itself are there.
+            let node = "std::_Deque_base<Order*, std::allocator<Order*> >::_M_allocate_node()";
+            assert_eq!(of(&[&allocate("Order*"), node]), "Order*[] of deque");
             let string = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >::_M_create(unsigned long&, unsigned long)";
             assert_eq!(of(&[&allocate("char"), string]), "text of std::string");
         }
