@@ -5,9 +5,9 @@ use super::{Holders, Step};
 use crate::model::references::NONE;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// From so many places in blocks of one kind to blocks of one kind they are elements of an array. A tree
-/// has two children and a parent.
-const ELEMENTS: usize = 4;
+/// From so many places in blocks of one kind to blocks of one kind they are elements of an array: a structure
+/// seldom has so many fields that lead to the same.
+const ELEMENTS: usize = 8;
 
 impl Holders<'_> {
     /// Joins the steps that differ only in the place that an element has in its node.
