@@ -29,6 +29,10 @@ impl Recorder {
         // After an exec, the sessions of the programs before may still be here.
         let running = self.running.iter().rfind(|running| running.session.process.pid == pid);
         let Some(running) = running.filter(|_| [0, geteuid().as_raw()].contains(&uid)) else { return };
+        // It says nothing more, but may have gone: we were stopped, and it did not wait.
+        if sys::is_readable(sys::fd(&socket)) {
+            return;
+        }
         let (dir, folder) = (absolute(&self.dir), absolute(&running.session.folder));
         let message = Message { dir, folder, error: None, progress: Progress::Begun };
         self.readings.retain(|reading| !reading.is_finished());
