@@ -7,7 +7,7 @@
 //! nearly all frees with one load; the exact set decides the rest. Both belong to the process and
 //! not to a thread, because any thread may free a block.
 
-use crate::sys::{self, Need};
+use crate::sys::{self, Need, Part};
 use crate::timestamp;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
@@ -38,7 +38,7 @@ fn set() -> Option<&'static Set> {
 pub(crate) fn make_set() -> bool {
     let bytes = size_of::<Set>();
     if set().is_none() && Need::MAP_MORE.is_allowed() {
-        let Some(new) = sys::map_private(bytes) else { return false };
+        let Some(new) = sys::map_private(bytes, Part::Sixteenth) else { return false };
         sys::unlock(new, bytes);
         sys::advise(new, bytes, libc::MADV_NOHUGEPAGE);
         if SET.compare_exchange(core::ptr::null_mut(), new.cast(), AcqRel, Relaxed).is_err() {

@@ -9,7 +9,7 @@
 //! waited.
 
 use crate::arch;
-use crate::sys::{self, Need};
+use crate::sys::{self, Need, Part};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -75,7 +75,7 @@ impl Workspace {
     fn has(&self, bytes: usize) -> bool {
         if self.bytes.load(Relaxed) < bytes {
             let wanted = bytes.max(STACK).next_multiple_of(4096);
-            let memory = if Need::MAP.is_allowed() { sys::map_private(wanted) } else { None };
+            let memory = if Need::MAP.is_allowed() { sys::map_private(wanted, Part::All) } else { None };
             let Some(memory) = memory else { return false };
             let (old, old_bytes) = (self.memory.swap(memory, Relaxed), self.bytes.swap(wanted, Relaxed));
             if !old.is_null() {

@@ -54,6 +54,28 @@ fn program_that_limits_its_address_space_is_unharmed() {
     torture::passed(24, "programs that limited their address space while they were recorded", 4);
 }
 
+/// A program that limits itself to little more than it uses keeps what it allowed itself: stacks that
+/// the library has no memory for are counted as missing.
+#[test]
+fn program_near_its_own_limit_keeps_what_it_allows_itself() {
+    for (kib, is_short) in [("400", true), ("2000", true), ("200000", false)] {
+        let program = memory(&["near", kib]);
+        let plain = program.plain().success();
+        assert_eq!(plain.text(), "7\n", "{kib}");
+        let folder = test_env::folder();
+        let calls = folder.path().join("calls");
+        let traced = Program::new("strace").args(["-f", "-c", "-U", "calls,name", "-o"]).arg(&calls);
+        let recording = traced.arg(target::c("memory")).args(["near", kib]).recorded();
+        same(&plain, &recording.outcome);
+        assert_eq!(!recording.report().only("memory").complete, is_short, "{kib}: {:#?}", recording.about());
+        // What was refused is not asked for again by each of 120,000 events.
+        let text = std::fs::read_to_string(&calls).expect("strace's output");
+        let total: u64 =
+            text.lines().last().and_then(|line| line.split_whitespace().next()?.parse().ok()).expect("a sum");
+        assert!(total < 120_000 / 8, "{text}");
+    }
+}
+
 #[test]
 fn external_limit_on_address_space_harms_no_program() {
     let folder = test_env::folder();

@@ -3,6 +3,8 @@
  * size           1,000 pairs; prints the size of the address space in KiB
  * limits MIB     limits its address space, then allocates 100 blocks of 1 MiB, which it touches,
  *                then starts 8 threads
+ * near KIB       allocates from 60,000 stacks after it has limited its address space to KIB more than
+ *                it uses, and then seven eighths of KIB; prints how many of 7 blocks it got
  * limited FILE   makes FILE, waits until it is removed, then allocates 100 blocks of 1 MiB; the
  *                limit is set from outside
  * locks KIB      as an ordinary user with this limit on locked memory, locks all memory, then all
@@ -13,6 +15,7 @@
 #include "own.h"
 #include <errno.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 static pthread_barrier_t meeting;
 static unsigned long pairs = 1000;
@@ -31,6 +34,28 @@ static void figure(const char *name) {
     file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     must(write(file, at, strspn(at, "0123456789")) > 0, "a figure written");
     close(file);
+}
+/* Returns the size of the address space. */
+static size_t used_bytes(void) {
+    char text[64] = {0};
+    int file = open("/proc/self/statm", O_RDONLY);
+    must(read(file, text, sizeof text - 1) > 0, "statm");
+    close(file);
+    return strtoul(text, 0, 10) * (size_t)sysconf(_SC_PAGESIZE);
+}
+/* A pair of events from one of 65,536 stacks. */
+static volatile int deep;
+__attribute__((noinline)) static void branch(unsigned bits, int depth) {
+    if (!depth) {
+        void *volatile block = malloc(24);
+        free(block);
+    } else if (bits & 1) {
+        branch(bits >> 1, depth - 1);
+        deep = 1;
+    } else {
+        branch(bits >> 1, depth - 1);
+        deep = 2;
+    }
 }
 static void *work(void *v) {
     for (unsigned long i = 0; i < pairs; i++) free(malloc(24));
@@ -76,6 +101,15 @@ int main(int argc, char **argv) {
         say("%lu threads\n", amount);
     } else if (!strcmp(how, "size")) {
         figure("VmSize");
+    } else if (!strcmp(how, "near")) {
+        size_t room = strtoul(argv[2], 0, 10) << 10;
+        struct rlimit limit = {used_bytes() + room, RLIM_INFINITY};
+        must(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit");
+        for (unsigned i = 0; i < 60000; i++) branch(i, 16);
+        int blocks = 0;
+        while (blocks < 7 && mmap(0, room / 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) blocks++;
+        char text[] = {(char)('0' + blocks), '\n'};
+        must(write(1, text, 2) == 2, "write");
     } else if (!strcmp(how, "limits")) {
         struct rlimit limit = { amount << 20, amount << 20 };
         must(!setrlimit(RLIMIT_AS, &limit), "a limit");

@@ -7,7 +7,7 @@
 //! and may extend beyond the end of the first mapping. The segments of a table follow each other in
 //! the file, so the last page of a segment is enough to map the next one.
 
-use crate::sys::{self, Need};
+use crate::sys::{self, Need, Part};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use heaptape_wire::area::{ACTIVATION_DORMANT, MAGIC, PAGE, Table};
@@ -90,7 +90,7 @@ fn place(page: *mut u8, descriptor: i32, bytes: u64) -> Option<Area> {
     (same && params.is_valid()).then_some(())?;
     let layout = Layout::new(params);
     (layout.total == bytes).then_some(())?;
-    let front = sys::reserve(front_bytes(&layout))?;
+    let front = sys::reserve(front_bytes(&layout), Part::All)?;
     let area = (|| {
         // The page moves at the end, since what fails leaves it to the caller.
         for table in Table::ALL.into_iter().rev() {

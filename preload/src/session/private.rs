@@ -3,7 +3,7 @@
 //! zeros (`MADV_WIPEONFORK`) and uses it again. Without this feature of the kernel (before 4.14)
 //! nothing is recorded. The memory is mapped as it is needed, like the segments of the shared area.
 
-use crate::sys;
+use crate::sys::{self, Part};
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -38,10 +38,10 @@ const fn index_bytes(log2: u32) -> usize {
     size_of::<AtomicU64>() << log2
 }
 
-/// Maps memory of zeros that a forked child sees as zeros too.
+/// Makes a forked child see memory of zeros as zeros too. Returns `None`, and unmaps it, if the system
+/// refuses.
 #[inline(never)]
-fn wiped(bytes: usize) -> Option<*mut u8> {
-    let base = sys::map_private(bytes)?;
+fn wiped(base: *mut u8, bytes: usize) -> Option<*mut u8> {
     if !sys::advise(base, bytes, libc::MADV_WIPEONFORK) {
         sys::unmap(base, bytes);
         return None;
@@ -50,10 +50,11 @@ fn wiped(bytes: usize) -> Option<*mut u8> {
     Some(base)
 }
 
-/// The same after the attach. The program may have requested all memory to be locked, and this
+/// Maps such memory after the attach. The program may have requested all memory to be locked, and this
 /// library's memory must not count against its limit.
+#[inline(never)]
 fn wiped_later(bytes: usize) -> Option<*mut u8> {
-    wiped(bytes).inspect(|base| sys::unlock(*base, bytes))
+    wiped(sys::map_private(bytes, Part::Sixteenth)?, bytes).inspect(|base| sys::unlock(*base, bytes))
 }
 
 /// Prepares the memory, for thread states of `state_bytes`: that of the parent process if
@@ -65,7 +66,8 @@ pub(crate) fn start(is_inherited: bool, state_bytes: usize) -> bool {
     }
     // Everything that an attach needs is in one mapping, which saves system calls.
     let (page, index) = (PAGE as usize, index_bytes(FIRST_INDEX_LOG2));
-    let Some(base) = wiped(page + index + state_bytes) else { return false };
+    let bytes = page + index + state_bytes;
+    let Some(base) = sys::map_private(bytes, Part::All).and_then(|base| wiped(base, bytes)) else { return false };
     INDEXES.iter().for_each(|index| index.store(core::ptr::null_mut(), Relaxed));
     STATE_ORIGINS.iter().for_each(|origin| origin.store(0, Relaxed));
     INDEXES[FIRST_INDEX_LOG2 as usize].store(base.wrapping_add(page).cast(), Relaxed);

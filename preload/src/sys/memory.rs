@@ -2,6 +2,7 @@
 
 use super::Need;
 use crate::arch;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Returns the address that a call that maps memory returned, or `None` for an error.
 fn address(result: isize) -> Option<*mut u8> {
@@ -15,19 +16,50 @@ const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// must end the program as it does without this library.
 pub(crate) const GUARD: usize = 4096;
 
+/// The part of the addresses that the program's limit leaves which a mapping may take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    All = 1,
+    /// For memory that grows with the program's threads and stacks: what a program allows itself is
+    /// its own. Since each mapping is twice as large as the one before, all take less than an eighth.
+    Sixteenth = 16,
+}
+
 /// Reserves a range of addresses between two guards, for mappings that replace it. Returns `None` if
-/// the system refuses.
+/// the system refuses, or leaves too little. After a refusal of memory that grows, 63 events do not
+/// ask again, so that a program at its limit is not delayed by each.
 #[inline(never)]
-pub(crate) fn reserve(bytes: usize) -> Option<*mut u8> {
+pub(crate) fn reserve(bytes: usize, part: Part) -> Option<*mut u8> {
+    /// The number of events that do not ask.
+    static WAITING: AtomicUsize = AtomicUsize::new(0);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let start = address(call!(SYS_mmap, 0, bytes + 2 * GUARD, libc::PROT_NONE, flags, usize::MAX, 0))?;
-    Some(start.wrapping_add(GUARD))
+    let (grows, waiting) = (part == Part::Sixteenth, WAITING.load(Relaxed));
+    if grows && waiting != 0 {
+        WAITING.store(waiting - 1, Relaxed);
+        return None;
+    }
+    let needed = bytes + 2 * GUARD;
+    let map = |bytes: usize| call!(SYS_mmap, 0, bytes, libc::PROT_NONE, flags, usize::MAX, 0);
+    let mut rest = bytes * (part as usize - 1);
+    let mut result = map(needed + rest);
+    if result == -(libc::EAGAIN as isize) {
+        // The program locks all its memory, and may not lock so much. This is unlocked at once.
+        rest = 0;
+        result = map(needed);
+    }
+    let start = address(result);
+    match start {
+        None if grows => WAITING.store(63, Relaxed),
+        Some(start) if rest != 0 => unmap_at(start.wrapping_add(needed), rest),
+        _ => {}
+    }
+    Some(start?.wrapping_add(GUARD))
 }
 
 /// Maps private memory of zeros between two guards. Returns `None` if the system refuses.
 #[inline(never)]
-pub(crate) fn map_private(bytes: usize) -> Option<*mut u8> {
-    let start = reserve(bytes)?;
+pub(crate) fn map_private(bytes: usize, part: Part) -> Option<*mut u8> {
+    let start = reserve(bytes, part)?;
     if !protect(start, bytes, READ_WRITE) {
         unmap(start, bytes);
         return None;
@@ -39,23 +71,25 @@ pub(crate) fn map_private(bytes: usize) -> Option<*mut u8> {
 /// memory, they are shared with later children. Nothing can be mapped in a process that has set
 /// its limit on address space below what it uses, so that limit is raised meanwhile.
 pub(crate) fn replace_by_zeros(at: *mut u8, bytes: usize) {
-    let is_mapped = || {
-        [libc::MAP_PRIVATE, libc::MAP_SHARED].iter().any(|kind| {
-            let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-            address(call!(SYS_mmap, at, bytes, READ_WRITE, flags, usize::MAX, 0)).is_some()
-        })
-    };
-    if is_mapped() || !Need::ATTACH.is_allowed() {
+    if is_zeroed(at, bytes) || !Need::ATTACH.is_allowed() {
         return;
     }
     let mut limit = [0u64; 2];
     call!(SYS_prlimit64, 0, libc::RLIMIT_AS, 0, limit.as_mut_ptr());
     for raised in [[limit[1]; 2], [u64::MAX; 2]] {
-        if call!(SYS_prlimit64, 0, libc::RLIMIT_AS, raised.as_ptr(), 0) == 0 && is_mapped() {
+        if call!(SYS_prlimit64, 0, libc::RLIMIT_AS, raised.as_ptr(), 0) == 0 && is_zeroed(at, bytes) {
             break;
         }
     }
     call!(SYS_prlimit64, 0, libc::RLIMIT_AS, limit.as_ptr(), 0);
+}
+
+/// Maps zeros, private or else shared, and returns whether the system allows it.
+#[inline(never)]
+fn is_zeroed(at: *mut u8, bytes: usize) -> bool {
+    let flags = libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let map = |kind: i32| address(call!(SYS_mmap, at, bytes, READ_WRITE, kind | flags, usize::MAX, 0)).is_some();
+    map(libc::MAP_PRIVATE) || map(libc::MAP_SHARED)
 }
 
 /// Maps private memory of zeros at this address, if nothing is mapped there and the system allows
@@ -96,22 +130,26 @@ fn map_shared(at: *mut u8, bytes: usize, rights: i32, descriptor: i32, offset: u
     address(call!(SYS_mmap, at, bytes, rights, flags, descriptor, offset))
 }
 
-/// Moves a mapping of a file, and enlarges it, in place of what the caller has reserved at `at`. Returns
-/// `None` if the system refuses.
+/// Moves a mapping of a file, and enlarges it, in place of what the caller has reserved at `at`. With
+/// zero bytes the mapping stays, and a second one is made. Returns `None` if the system refuses.
 pub(crate) fn replace(at: *mut u8, mapping: *mut u8, bytes: usize, wanted: usize) -> Option<*mut u8> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     address(call!(SYS_mremap, mapping, bytes, wanted, flags, at))
 }
 
 /// Maps more of a file of which the caller has mapped the page at `page`: the `bytes` bytes behind
-/// that page. The page itself and the one behind the range become the guards. Returns `None` if the
-/// system refuses. The new mapping is not locked, even if the program locks all its memory, because it
-/// would count against the program's limit.
+/// that page, between two guards. Returns `None` if the system refuses. The new mapping is not locked,
+/// even if the program locks all its memory, because it would count against the program's limit.
 pub(crate) fn map_behind(page: *mut u8, bytes: usize) -> Option<*mut u8> {
+    let start = reserve(bytes, Part::Sixteenth)?;
     unlock_at(page, GUARD);
-    let start = address(call!(SYS_mremap, page, 0, bytes + 2 * GUARD, libc::MREMAP_MAYMOVE))?.wrapping_add(GUARD);
-    protect(start.wrapping_sub(GUARD), GUARD, libc::PROT_NONE);
-    protect(start.wrapping_add(bytes), GUARD, libc::PROT_NONE);
+    // The page comes in place of the first guard, and becomes one.
+    let guard = start.wrapping_sub(GUARD);
+    if replace(guard, page, 0, GUARD + bytes).is_none() {
+        unmap(start, bytes);
+        return None;
+    }
+    protect(guard, GUARD, libc::PROT_NONE);
     Some(start)
 }
 

@@ -15,8 +15,8 @@ mod memory;
 mod permissions;
 
 pub(crate) use memory::{
-    GUARD, advise, map_at, map_behind, map_constant, map_file, map_private, protect_code, replace, replace_by_zeros,
-    reserve, unlock, unlock_at, unmap, unmap_at,
+    GUARD, Part, advise, map_at, map_behind, map_constant, map_file, map_private, protect_code, replace,
+    replace_by_zeros, reserve, unlock, unlock_at, unmap, unmap_at,
 };
 pub(crate) use permissions::{Need, forbid, forbidden, permit, restore};
 
@@ -279,15 +279,20 @@ pub(crate) fn c_text(bytes: &[u8]) -> Option<&CStr> {
 }
 
 /// Writes a number between two texts. The rest of `out` stays zero.
+#[inline(never)]
 pub(crate) fn decimal(before: &[u8], number: u32, after: &[u8], out: &mut [u8; 32]) {
-    let (digits, mut left) = (number.checked_ilog10().unwrap_or(0), number);
-    let decimals = (0..=digits).rev().map(|exponent| {
-        let digit = left / 10u32.pow(exponent);
-        left %= 10u32.pow(exponent);
-        b'0' + digit as u8
-    });
-    let text = before.iter().copied().chain(decimals).chain(after.iter().copied());
-    text.take(31).zip(out).for_each(|(byte, target)| *target = byte);
+    let (mut digits, mut first, mut left) = ([0; 10], 10, number);
+    while left != 0 || first == 10 {
+        first -= 1;
+        digits[first] = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    let mut rest = &mut out[..31];
+    for part in [before, &digits[first..], after] {
+        let (target, behind) = rest.split_at_mut(part.len().min(rest.len()));
+        target.copy_from_slice(&part[..target.len()]);
+        rest = behind;
+    }
 }
 
 /// Returns the status of a file, or `None` if there is none.

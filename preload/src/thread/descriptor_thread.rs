@@ -50,7 +50,7 @@ unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), work: *mut c
         // SAFETY: the caller ensures that the call is sound.
         return unsafe { function(work) };
     }
-    let Some(stack) = sys::map_private(STACK) else { return };
+    let Some(stack) = sys::map_private(STACK, sys::Part::All) else { return };
     // SAFETY: the flag is the first field of each kind of work.
     unsafe { work.cast::<bool>().write(true) };
     let mut task = Task { function, work };

@@ -7,10 +7,8 @@
 pub fn is_runtime(library: &[u8]) -> bool {
     let name = library.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let Some(name) = name.strip_prefix(b"libclang_rt.").or_else(|| name.strip_prefix(b"lib")) else { return false };
-    let kinds = [&b"asan"[..], b"tsan", b"lsan", b"msan", b"hwasan"];
-    kinds
-        .iter()
-        .any(|kind| name.strip_prefix(*kind).is_some_and(|rest| matches!(rest.first(), Some(b'.' | b'-' | b'_'))))
+    let end = name.iter().position(|byte| matches!(byte, b'.' | b'-' | b'_')).unwrap_or(0);
+    matches!(&name[..end], b"asan" | b"tsan" | b"lsan" | b"msan" | b"hwasan")
 }
 
 /// Returns the libraries that a value of `LD_PRELOAD` names.

@@ -117,9 +117,10 @@ pub(crate) fn misses_library(environment: Option<Strings>, other: &mut [u8]) -> 
             let value = text(address + VARIABLE.len(), &mut copy).map(CStr::to_bytes);
             library |= value.is_none_or(|value| names(value, is_ours));
             is_sanitized |= value.is_some_and(|value| names(value, sanitizer::is_runtime));
+            let value = value.unwrap_or_default();
+            let fitting = value.len().min(other.len().saturating_sub(1));
             other.fill(0);
-            let space = other.len().saturating_sub(1);
-            value.unwrap_or_default().iter().zip(&mut other[..space]).for_each(|(byte, target)| *target = *byte);
+            other[..fitting].copy_from_slice(&value[..fitting]);
         }
         socket |= has_value(start, ENV_SOCKET.as_bytes());
     });

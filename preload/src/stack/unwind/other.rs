@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn interrupted_stack_that_is_gone_is_not_read() {
-        let page = crate::sys::map_private(PAGE as usize).map_or(0, |page| page as u64);
+        let page = crate::sys::map_private(PAGE as usize, crate::sys::Part::All).map_or(0, |page| page as u64);
         let mut pages = Pages::new();
         let own = 7u64;
         let mut memory = OtherStack::new(page, &raw const own as u64, &raw const own as u64 + 8, &mut pages);
