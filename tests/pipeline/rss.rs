@@ -228,11 +228,12 @@ wait(sys.argv[2])
             let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let processes = answer["processes"].as_array().into_iter().flatten();
             let residents = processes.max_by_key(|one| most(one)).and_then(|one| one["residents"].as_array().cloned());
-            residents.iter().flatten().filter_map(|one| one["resident_bytes"].as_u64()).collect()
+            // A snapshot of the whole block, not one that was taken while it was filled.
+            residents.iter().flatten().filter(|one| one["parts"].is_array()).map(|one| part(one, "live")).collect()
         };
         until("a snapshot has the block", || snapshots().last() > Some(&(40 << 20)));
         std::fs::write(&is_seen, "").expect("the word to go on");
-        until("a snapshot has it no more", || snapshots().last() < Some(&(20 << 20)));
+        until("a snapshot has it no more", || snapshots().last().is_some_and(|last| *last < 20 << 20));
         std::fs::write(&is_freed, "").expect("the word to end");
     });
     let recording = recording.success();

@@ -315,7 +315,7 @@ impl Service {
 
     /// Sends a command to the recording of a process.
     fn send_command(&self, id: SessionId, process_command: ProcessCommand) {
-        self.send(Command::Process(id, process_command));
+        self.send(Command::ProcessSettled(id, process_command));
     }
 
     /// Ends the daemon: drains, writes and seals everything.

@@ -46,8 +46,7 @@ const MAX_REAP_INTERVAL: Duration = Duration::from_secs(1);
 const DORMANT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum delay of the end of a forked child by its parent's rings.
 const INHERITANCE_TIMEOUT: Duration = Duration::from_millis(1200);
-/// Maximum number of passes until the rings of a process that waits are empty: other processes
-/// fill theirs meanwhile.
+/// Maximum number of passes until all that had been published is read.
 const MAX_SETTLING_PASSES: usize = 1000;
 /// Interval at which the digest receives the counts of the control records.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(5);
@@ -66,9 +65,10 @@ pub enum Command {
     /// A command for the recording of a process, executed after all records that were drained
     /// before.
     Process(SessionId, ProcessCommand),
-    /// The same, once all records that its threads have published are drained. They do not run
-    /// meanwhile, or the process waits.
+    /// The same, once the records that its threads have published by now are drained.
     ProcessSettled(SessionId, ProcessCommand),
+    /// Pages of a process are to be read. The thread that does it knows the session by then.
+    ReadPages(Request),
 }
 
 /// The rings of one session, and what is due for them.
@@ -144,6 +144,8 @@ pub(crate) fn run(
     let mut drain =
         Drain { clock, heart: Heart::new(clock, in_flight.clone()), sources: Vec::new(), outputs, batches, in_flight };
     let mut pause = IDLE_INTERVAL;
+    // The commands that were in the queue already when the rings were read to the end.
+    let mut settled = 0usize;
     loop {
         let mut command = match commands.recv_timeout(pause) {
             Ok(command) => Some(command),
@@ -161,10 +163,15 @@ pub(crate) fn run(
                 Command::Leave(id) => drain.end(id, SeenEnd::now(End::RUNNING, &clock), false),
                 Command::Process(id, process_command) => drain.forward_command(id, process_command),
                 Command::ProcessSettled(id, process_command) => {
-                    drain.settle();
+                    if settled == 0 {
+                        settled = commands.len() + 1;
+                        drain.settle();
+                    }
                     drain.forward_command(id, process_command);
                 }
+                Command::ReadPages(request) => drop(drain.outputs.residency.send(request)),
             }
+            settled = settled.saturating_sub(1);
             command = commands.try_recv().ok();
             pause = BUSY_INTERVAL;
         }
@@ -293,11 +300,14 @@ impl Drain {
         }
     }
 
-    /// Reads the rings until they have nothing more of a process that waits. Calls that are near
+    /// Reads the rings until they have nothing more of what was published before. Calls that are near
     /// each other in time are in order only when a later pass has found nothing new.
     fn settle(&mut self) {
+        let (began, tick) = (Instant::now(), self.clock.now());
+        // Rings that are not read now, of a dormant process for instance, keep nobody waiting.
+        let is_read = |source: &Source| source.read < began || source.slots.frontier() >= tick;
         for _ in 0..MAX_SETTLING_PASSES {
-            if !self.pass(BUSY_INTERVAL).is_zero() {
+            if !self.pass(BUSY_INTERVAL).is_zero() || self.sources.iter().all(is_read) {
                 break;
             }
         }

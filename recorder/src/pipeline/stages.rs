@@ -73,7 +73,7 @@ impl Stages {
 
     /// Reads the pages of a process, and then calls `then`.
     pub fn read_pages(&self, id: SessionId, cause: u8, then: Callback) {
-        let _ = self.pages.send(residency::Request::Take { id, cause, then });
+        let _ = self.commands.send(Command::ReadPages(residency::Request::Take { id, cause, then }));
     }
 
     /// Reads the pages of a process that is about to end, and then closes the socket on which it

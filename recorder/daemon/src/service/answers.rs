@@ -140,7 +140,7 @@ impl Service {
                 let (commands, id, done) = (self.stages.commands.clone(), *id, notifier(&done));
                 // What is written then contains the pages.
                 let then = Callback::new(move || {
-                    let _ = commands.send(Command::Process(id, ProcessCommand::Snapshot(done)));
+                    let _ = commands.send(Command::ProcessSettled(id, ProcessCommand::Snapshot(done)));
                 });
                 self.stages.read_pages(id, RESIDENCY_REQUEST, then);
             }
@@ -164,7 +164,7 @@ impl Service {
                         written.processes += 1;
                         written.stop_us = written.stop_us.max(stop.as_micros() as u64);
                         let write = ProcessCommand::Snapshot(notifier(&done));
-                        let _ = commands.send(Command::Process(session.id, write));
+                        let _ = commands.send(Command::ProcessSettled(session.id, write));
                     }
                     Err(why) => written.errors.push(format!("{name} ({}): {why}", session.process.pid)),
                 }

@@ -54,7 +54,7 @@ impl Recorder {
             // The reader needs the events up to here.
             let (closed, written) = bounded::<()>(0);
             let write = ProcessCommand::Snapshot(Callback::new(move || drop(closed)));
-            if result.is_ok() && commands.send(Command::Process(session.id, write)).is_ok() {
+            if result.is_ok() && commands.send(Command::ProcessSettled(session.id, write)).is_ok() {
                 let _ = written.recv_timeout(WRITE_LIMIT);
             }
             reply(&socket, &Message { error: result.as_ref().err().cloned(), ..done });
