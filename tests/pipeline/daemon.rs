@@ -1,8 +1,11 @@
 //! The daemon records programs in the chosen mode, and keeps them in its epochs.
 
-use heaptape_tests::recording::{Leak, heaptape};
+use heaptape_tests::daemon::Running;
+use heaptape_tests::recording::{Leak, Report, heaptape};
 use heaptape_tests::wait::until;
 use heaptape_tests::{Daemon, Target, is_full, target, test_env};
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
 use std::time::Instant;
 
 #[test]
@@ -303,4 +306,26 @@ fn errors_name_the_socket_and_say_what_to_do() {
     let output = daemon.ctl(&["show", "1"]).exits(2);
     assert!(output.error().contains(daemon.control().to_str().expect("a name")), "{output}");
     assert!(output.error().contains("no recorded process matches '1'"), "{output}");
+}
+
+/// What was asked for has all that the program did before, also what was in its ring.
+#[test]
+fn requested_states_have_all_that_was_done_before() {
+    let daemon = Daemon::start(&["--snapshot", "1h"]);
+    for (mode, request) in [("trace", "snapshot"), ("profile", "snapshot"), ("trace", "flush"), ("profile", "flush")] {
+        let mut command = daemon.command(&target::c("keeps_on_request"));
+        command.env("HEAPTAPE_MODE", mode).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut running = Running(command.spawn().expect("the program starts"));
+        let (mut to, mut from) = (running.0.stdin.take().expect("a pipe"), running.0.stdout.take().expect("a pipe"));
+        let pid = running.0.id().to_string();
+        for round in 1..=10 {
+            to.write_all(b".").and_then(|()| from.read_exact(&mut [0])).expect("the program answers");
+            let which = Some(pid.as_str()).filter(|_| request == "snapshot");
+            daemon.query(&[request].into_iter().chain(which).collect::<Vec<_>>());
+            let output = daemon.heaptape(&["report", "--json", "--process", &pid], &daemon.epochs(&[])).success();
+            let report: Report = serde_json::from_slice(&output.stdout).expect("a report");
+            let live = report.processes[0].live_blocks;
+            assert!((round * 1000..round * 1000 + 10).contains(&live), "{mode}, {request}, round {round}: {live}");
+        }
+    }
 }

@@ -94,7 +94,7 @@ fn sandboxed_program_is_recorded_without_system_calls() {
 /// A sandboxed program forks, starts others and fills its ring. No call of the library kills it.
 #[test]
 fn sandboxed_program_with_children_is_recorded() {
-    let sleeps = heaptape_tests::Target::program("sleeps.c").flag("-static").build();
+    let sleeps = Target::program("sleeps.c").flag("-static").build();
     for how in ["forks", "forks-raw"] {
         let program = Program::new(target::c("sandbox")).arg(how).arg(&sleeps).option("--ring=4KiB");
         let recording = program.undisturbed().success();
