@@ -32,6 +32,7 @@ use crate::inject::search_tables::{self, Known, ObjectTable};
 use crate::os::processor::code::{self as machine, ENTRY_BYTES, PADDING, RESTORE};
 use crate::os::processor::{moved, page_bytes};
 use crate::os::sys::{self, Mapping};
+use crate::target::maps;
 use crate::target::module_files::open_file;
 use file::{FileFunction, FileFunctions, Reach, Role};
 use formats::recording::{Allocator, ProcessInfo, RAN_ALREADY, Refused};
@@ -183,24 +184,24 @@ impl Planner {
         self.search.finish(timeout);
     }
 
-    /// Plans the patches of a process that waits in its attach. The search of files takes at most
+    /// Plans the patches of a process that waits in its attach, by its `maps`. The search of files takes at most
     /// `budget`; what is not found in this time is searched in the background, for later processes.
-    pub fn plan(&self, pid: u32, budget: Duration) -> Plan {
-        self.search.while_program_waits(|| self.plan_for(pid, Reach::FromStart, budget))
+    pub fn plan(&self, pid: u32, maps: &[u8], budget: Duration) -> Plan {
+        self.search.while_program_waits(|| self.plan_for(pid, maps, Reach::FromStart, budget))
     }
 
     /// Plans the patches of a process that runs already and has no library yet.
     pub(crate) fn plan_running(&self, pid: u32, budget: Duration) -> Plan {
-        self.plan_for(pid, Reach::Running, budget)
+        self.plan_for(pid, &maps::read(pid), Reach::Running, budget)
     }
 
-    fn plan_for(&self, pid: u32, reach: Reach, budget: Duration) -> Plan {
+    fn plan_for(&self, pid: u32, maps: &[u8], reach: Reach, budget: Duration) -> Plan {
         let deadline = Instant::now() + self.limit.unwrap_or(budget);
         let mut plan = Plan::default();
         if reach == Reach::Running {
             plan.unseen_mappings = RAN_ALREADY;
         }
-        let mut maps = Maps::of(pid);
+        let mut maps = Maps::parse(&String::from_utf8_lossy(maps));
         let process = PathBuf::from(format!("/proc/{pid}"));
         let program = open_file(&process.join("exe"));
         let program_inode = program.as_ref().and_then(|file| fstat(file).ok()).map_or(0, |status| status.st_ino);

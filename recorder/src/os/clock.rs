@@ -45,6 +45,12 @@ pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_MONOTONIC)
 }
 
+/// Returns the time since the boot with that in which the machine slept, by which the kernel dates
+/// processes.
+pub(crate) fn since_boot() -> Duration {
+    Duration::from_nanos(nanoseconds(ClockId::CLOCK_BOOTTIME))
+}
+
 /// Returns the wall-clock time, in nanoseconds since 1970.
 pub fn unix_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_REALTIME)

@@ -97,7 +97,7 @@ impl PerfMap {
     /// started these clock ticks after the boot (0: it is not known). The location of a map can only
     /// be found while the process exists.
     pub fn of(pid: u32, own_pid: u32, uid: u32, start_ticks: u64, most_bytes: u64) -> PerfMap {
-        let age = Some(start_ticks).filter(|ticks| *ticks != 0).and_then(proc::age_of);
+        let age = Some(start_ticks).filter(|ticks| *ticks != 0).map(proc::age_of);
         let since = SystemTime::now() - age.unwrap_or_default() - CLOCK_TOLERANCE;
         let (name, folder) = (format!("perf-{own_pid}.map"), Folder::of(pid));
         PerfMap { name, uid, since, folder, parent: None, generation: 0, most_bytes }

@@ -1,17 +1,26 @@
 //! The mappings of a process, as the kernel lists them in `/proc/PID/maps`.
 
 use crate::os::aside::{self, Owner};
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 
 /// Maximum number of bytes of `maps` that are read: 200,000 mappings.
 pub const MAX_BYTES: u64 = 20 << 20;
 
 /// Returns the bytes of the `maps` of a process; none if it has ended.
 pub fn read(pid: u32) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(format!("/proc/{pid}/maps"));
-    let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
-    bytes
+    read_of(&pid.to_string()).unwrap_or_default()
+}
+
+/// Reads the `maps` of a process by its name in `/proc`.
+///
+/// # Errors
+/// The process has ended, or nobody may look at it.
+pub(crate) fn read_of(process: &str) -> io::Result<Vec<u8>> {
+    // For each read the kernel looks for its place again, and writes a page at most.
+    let mut bytes = Vec::with_capacity(1 << 14);
+    File::open(format!("/proc/{process}/maps"))?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Returns the `maps` of a copy of a process, with those mappings of the process that a copy does not get

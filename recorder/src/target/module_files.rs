@@ -84,13 +84,13 @@ impl Mapped {
 }
 
 impl ModuleFiles {
-    /// Opens the files that a live process has mapped. Without a saver nothing is opened, since
-    /// nobody needs the files. This may never return: see [`aside`].
-    pub fn of(owner: Owner, saver: Option<Arc<Saver>>) -> ModuleFiles {
+    /// Opens the files that a live process has mapped by its `maps`. Without a saver nothing is opened,
+    /// since nobody needs the files. This may never return: see [`aside`].
+    pub fn of(owner: Owner, saver: Option<Arc<Saver>>, maps: &[u8]) -> ModuleFiles {
         let has_other_root = saver.is_some() && !has_our_root(owner.pid);
         let files = ModuleFiles { has_other_root, ..ModuleFiles::none(owner, saver) };
         if files.saver.is_some() {
-            let maps = parse(&maps::read(owner.pid));
+            let maps = parse(maps);
             let code = maps.iter().filter(|mapped| mapped.is_code);
             let first = code.filter_map(|mapped| {
                 let file = files.open(mapped, None)?;
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn file_is_identified_by_what_the_process_has_in_memory() {
-        let files = Arc::new(ModuleFiles::of(Owner { pid: std::process::id(), uid: 0 }, None));
+        let files = Arc::new(ModuleFiles::of(Owner { pid: std::process::id(), uid: 0 }, None, &[]));
         let mut module = own_module(1);
         files.identify(&mut module, 1, &|| true);
         assert!(module.file.0.bytes > 0 && module.file.0.changed_unix_ns > 0, "{:?}", module.file);

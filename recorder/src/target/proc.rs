@@ -1,7 +1,7 @@
 //! Information about a process from `/proc`, with a limit on the bytes of each read. Data that
 //! another process controls may be anything.
 
-use crate::os::clock::{Clock, Moment};
+use crate::os::clock::{self, Clock, Moment};
 use crate::os::processor::page_bytes;
 use crate::os::sys;
 use formats::recording::Exit;
@@ -272,17 +272,13 @@ pub fn is_zombie(pid: u32) -> bool {
 
 /// Returns how long ago a process started; a program that it executed later is younger.
 pub fn age(pid: u32) -> Option<Duration> {
-    age_of(start_ticks(pid)?)
+    Some(age_of(start_ticks(pid)?))
 }
 
 /// Returns how long ago a process started, by the clock ticks between the boot and that.
-pub(crate) fn age_of(start_ticks: u64) -> Option<Duration> {
-    /// The kernel reports start times in hundredths of a second since its boot.
-    const HUNDREDTHS: f64 = 100.0;
-    let started = start_ticks as f64 / HUNDREDTHS;
-    let uptime = read("/proc/uptime", 256)?;
-    let uptime: f64 = std::str::from_utf8(&uptime).ok()?.split(' ').next()?.parse().ok()?;
-    Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()
+pub(crate) fn age_of(start_ticks: u64) -> Duration {
+    // The kernel reports start times in hundredths of a second.
+    clock::since_boot().saturating_sub(Duration::from_millis(start_ticks.saturating_mul(10)))
 }
 
 pub fn thread_name(pid: u32, tid: u32) -> Option<Vec<u8>> {

@@ -83,7 +83,7 @@ mod tests {
         let process = Process::read(pid);
         let clock = Clock::choose();
         let (code, files) =
-            (PerfMap::of(pid, pid, 0, 0, 0), ModuleFiles::of(crate::os::aside::Owner { pid, uid: 0 }, None));
+            (PerfMap::of(pid, pid, 0, 0, 0), ModuleFiles::of(crate::os::aside::Owner { pid, uid: 0 }, None, &[]));
         let attached = Attached {
             ids,
             origin: Origin::Start,

@@ -66,16 +66,9 @@ fn add_status(pid: u32, snapshot: &mut Residency) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the mappings of a process.
-fn read_maps(process: &str) -> io::Result<Vec<u8>> {
-    let mut maps = Vec::new();
-    File::open(format!("/proc/{process}/maps"))?.take(maps::MAX_BYTES).read_to_end(&mut maps)?;
-    Ok(maps)
-}
-
 /// Returns the inode of the area that this process has mapped at an address.
 pub(crate) fn area_at(address: u64) -> Option<u64> {
-    mappings::area_at(&String::from_utf8_lossy(&read_maps("self").ok()?), address)
+    mappings::area_at(&String::from_utf8_lossy(&maps::read_of("self").ok()?), address)
 }
 
 /// Returns where the private memory of the library in the process is now.
@@ -92,7 +85,7 @@ fn read(
 ) -> io::Result<Option<Before>> {
     // Both files belong to the program that the process executes now, also after a later exec.
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-    let maps = read_maps(&pid.to_string())?;
+    let maps = maps::read_of(&pid.to_string())?;
     // The library says where its memory is before it uses it. So this is read after the mappings.
     let ranges = own();
     let mut mappings = Mappings::parse(&String::from_utf8_lossy(&maps), &ranges);

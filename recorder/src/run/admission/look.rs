@@ -6,6 +6,7 @@ use crate::os::aside::{self, Owner};
 use crate::session::listener::Client;
 use crate::session::traced_process::Ids;
 use crate::target::jit_names::PerfMap;
+use crate::target::maps;
 use crate::target::module_files::ModuleFiles;
 use crate::target::name_saver::Saver;
 use crate::target::proc::{self, Process};
@@ -89,10 +90,11 @@ impl Question {
     /// Looks at the files. The process waits for its reply, so it has not ended.
     pub fn files(&self) -> Files {
         let Ids { pid, hello_pid, uid } = self.ids;
-        let plan = self.planner.as_ref().map(|(planner, budget)| planner.plan(pid, *budget));
+        let maps = maps::read(pid);
+        let plan = self.planner.as_ref().map(|(planner, budget)| planner.plan(pid, &maps, *budget));
         let start_ticks = proc::start_ticks(pid).unwrap_or(0);
         let code = PerfMap::of(pid, hello_pid, uid, start_ticks, self.max_map_bytes);
-        Files { code, files: ModuleFiles::of(self.owner(), self.saver.clone()), plan }
+        Files { code, files: ModuleFiles::of(self.owner(), self.saver.clone(), &maps), plan }
     }
 
     pub fn answer(self) -> Known {

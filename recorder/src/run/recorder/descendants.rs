@@ -87,7 +87,7 @@ impl Recorder {
         // A child is named by what it executes, which may take a while on a busy machine.
         let is_undecided = |kin: &proc::Kin| {
             all.get(&kin.parent).is_some_and(|parent| parent.image == kin.image)
-                && proc::age_of(kin.start_ticks).is_some_and(|age| age < YOUTH)
+                && proc::age_of(kin.start_ticks) < YOUTH
         };
         let is_new = |pid: u32| {
             let is_known = recorded.contains(&pid) || pending.contains(&pid) || loaded.contains(&pid);
