@@ -9,6 +9,7 @@ use heaptape_analyzer::symbols::{Detail, Symbolizer};
 use heaptape_analyzer::text::Style;
 use heaptape_analyzer::unpack;
 use heaptape_formats::mptl::Profile;
+use heaptape_formats::recording::{RECORDING, Recording};
 use heaptape_formats::tape::{self, Codec};
 use heaptape_reports::{lifetimes, peak, sites, sizes, temporary, threads, timeline};
 use made::{Options, Step};
@@ -196,14 +197,21 @@ fn losses_make_verdicts_uncertain() {
 fn nothing_leaked_is_said_of_what_was_recorded_only() {
     let steps =
         [Step::Alloc { index: 1, size: 500, site: 2, thread: 1, tick: 5 }, Step::Free { index: 1, thread: 1, tick: 9 }];
-    let first_line = |losses| {
-        let (_dir, path) = made::recording(&steps, &Options { losses, ..Options::default() });
+    let first_line = |losses, runs_on: bool| {
+        let (dir, _) = made::recording(&steps, &Options { losses, runs_on, ..Options::default() });
+        let about = dir.path().join(RECORDING);
+        let mut value: Recording = serde_json::from_slice(&std::fs::read(&about).unwrap()).unwrap();
+        // As the daemon leaves it: it goes on.
+        (value.processes[0].exit, value.ended_unix_ns) = (None, None);
+        std::fs::write(&about, serde_json::to_vec(&value).unwrap()).unwrap();
+        let path = dir.path().to_path_buf();
         let mut out = Vec::new();
         leaks::run(&query(&path, false), &leaks::Options::default(), &mut out, Style::PLAIN).unwrap();
         String::from_utf8(out).unwrap().lines().next().map(str::to_owned)
     };
-    assert_eq!(first_line(Vec::new()).as_deref(), Some("nothing leaked"));
-    let lost = first_line(vec![tape::Loss { thread: 1, events: 6, from_tick: 5, to_tick: 9 }]);
+    assert_eq!(first_line(Vec::new(), false).as_deref(), Some("nothing leaked"));
+    assert_eq!(first_line(Vec::new(), true).as_deref(), Some("nothing leaked so far"));
+    let lost = first_line(vec![tape::Loss { thread: 1, events: 6, from_tick: 5, to_tick: 9 }], false);
     assert_eq!(lost.as_deref(), Some("nothing leaked in what was recorded, which is not all"));
 }
 

@@ -78,6 +78,8 @@ pub(crate) struct Options {
     pub losses: Vec<tape::Loss>,
     /// Ticks from the last step to the end of the process, as the recorder noticed it.
     pub end_after: u64,
+    /// Whether the program ran on after its recording.
+    pub runs_on: bool,
 }
 
 impl Default for Options {
@@ -95,6 +97,7 @@ impl Default for Options {
             modules: Vec::new(),
             losses: Vec::new(),
             end_after: 0,
+            runs_on: false,
         }
     }
 }
@@ -301,7 +304,8 @@ pub(crate) fn files(steps: &[Step], options: &Options) -> Files {
     }
     if options.end {
         let tick = steps.last().map_or(start_tick, Step::tick) + options.end_after;
-        let end = tape::End { tick, unix_ns: 1_700_000_001_000_000_000, reason: tape::END_EXITED, status: 3 };
+        let (reason, status) = if options.runs_on { (tape::END_RUNNING, 0) } else { (tape::END_EXITED, 3) };
+        let end = tape::End { tick, unix_ns: 1_700_000_001_000_000_000, reason, status };
         put(Record::End(end), &mut files.tape);
         let mut end = Vec::new();
         if steps.is_empty() {

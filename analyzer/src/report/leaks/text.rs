@@ -137,6 +137,7 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
     let is_known = |missing: &Missing| matches!(missing, Missing::EarlyEnds(_));
     let is_all = missing.iter().all(|(_, missing)| missing.iter().all(is_known));
     let (never_freed, more) = match blocks {
+        0 if is_all && runs => ("nothing leaked so far".to_owned(), String::new()),
         0 if is_all => ("nothing leaked".to_owned(), String::new()),
         0 => ("nothing leaked in what was recorded, which is not all".to_owned(), String::new()),
         _ => (
