@@ -14,6 +14,7 @@ pub(crate) mod imported;
 mod join;
 mod joined;
 pub(crate) mod mappings;
+mod noted;
 mod process;
 pub(crate) mod references;
 mod residency;

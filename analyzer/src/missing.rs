@@ -2,7 +2,7 @@
 //! say in each report what we couldn't see.
 
 use crate::early_ends::EarlyEnds;
-use crate::text::{bytes, clean, counted};
+use crate::text::{bytes, clean, count, counted};
 use heaptape_formats::recording::{CRASH_REPORT, NotTraced};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -89,6 +89,9 @@ pub enum Missing {
     },
     /// Stacks whose callers are not known, of more than one in a hundred allocations.
     EarlyEnds(EarlyEnds),
+    /// Stacks that lack frames, or events without one, with their number, as the recorder noted it; see
+    /// [`heaptape_formats::tape::CUT_STACKS`].
+    Stacks { count: u64, what: &'static str },
     /// Events that contradict the recording: they refer to allocations that are not live, or
     /// allocate an index twice.
     Inconsistent {
@@ -139,7 +142,11 @@ impl Missing {
     pub(crate) const fn hides_more(&self) -> bool {
         let is_counted = matches!(
             self,
-            Missing::Dropped { .. } | Missing::Chunk { .. } | Missing::Column { .. } | Missing::EarlyEnds(_)
+            Missing::Dropped { .. }
+                | Missing::Chunk { .. }
+                | Missing::Column { .. }
+                | Missing::EarlyEnds(_)
+                | Missing::Stacks { .. }
         );
         !is_counted && !self.is_unseen()
     }
@@ -255,6 +262,7 @@ impl fmt::Display for Missing {
             Missing::File { name, why } => write!(f, "{name}: {why}"),
             Missing::Truncated { name, at } => write!(f, "{name} is truncated at {at}"),
             Missing::EarlyEnds(found) => found.fmt(f),
+            Missing::Stacks { count: number, what } => write!(f, "{} {what}", count(*number)),
             Missing::Inconsistent { events } => write!(f, "{events} events refer to allocations that are not live"),
             Missing::Unrecorded(NotTraced { pid, exe, why }) => f.write_str(&unrecorded(exe, &[*pid], why)),
             Missing::Outlived { pid, exe } => write!(

@@ -165,6 +165,7 @@ impl Process {
         process.events = Events::Taped { tape: file, trace };
         process.fill_from_tape();
         process.note_unhooked();
+        process.note_missing_stacks();
         let early_ends = process.early_ends();
         if early_ends.are_many() {
             process.missing.push(Missing::EarlyEnds(early_ends));

@@ -345,6 +345,11 @@ pub const END_GONE: u8 = 4;
 /// The process was still running when the recording ended.
 pub const END_RUNNING: u8 = 5;
 
+/// What the text of a [`Note`] says of stacks, after their number.
+pub const CUT_STACKS: &str = "frames had no room in the stack table: some stacks lack their innermost functions";
+/// The same of events without a stack.
+pub const UNREAD_STACKS: &str = "events named a stack that could not be read";
+
 tape_record! {
     /// Kind 12: something that a reader of reports should know, such as a full disk.
     Note {

@@ -220,7 +220,8 @@ impl Area {
             let (_, bytes) = self.layout.segment(table, segment)?;
             let (before, length) = self.mapped_segment(table, segment - 1)?;
             let bytes = bytes as usize;
-            let base = sys::map_behind(before.wrapping_add(length - sys::GUARD), bytes)?;
+            let part = if table == Table::Nodes { Part::Sixteenth } else { Part::Quarter };
+            let base = sys::map_behind(before.wrapping_add(length - sys::GUARD), bytes, part)?;
             let start = table.segments().start(segment) * self.layout.entry_bytes(table, segment);
             let origin = (base as usize).wrapping_sub(start as usize);
             // Another thread may have been faster.

@@ -53,8 +53,8 @@ fn wiped(base: *mut u8, bytes: usize) -> Option<*mut u8> {
 /// Maps such memory after the attach. The program may have requested all memory to be locked, and this
 /// library's memory must not count against its limit.
 #[inline(never)]
-fn wiped_later(bytes: usize) -> Option<*mut u8> {
-    wiped(sys::map_private(bytes, Part::Sixteenth)?, bytes).inspect(|base| sys::unlock(*base, bytes))
+fn wiped_later(bytes: usize, part: Part) -> Option<*mut u8> {
+    wiped(sys::map_private(bytes, part)?, bytes).inspect(|base| sys::unlock(*base, bytes))
 }
 
 /// Prepares the memory, for thread states of `state_bytes`: that of the parent process if
@@ -122,7 +122,7 @@ pub(crate) fn thread_state(slot: u32, state_bytes: usize) -> Option<*mut u8> {
     let known = STATE_ORIGINS.get(segment)?;
     if known.load(Acquire) == 0 {
         let bytes = (STATES.start(segment + 1) - STATES.start(segment)) as usize * state_bytes;
-        let base = wiped_later(bytes)?;
+        let base = wiped_later(bytes, Part::Quarter)?;
         // A thread uses little of its state, and with huge pages it would pay for all of it.
         sys::advise(base, bytes, libc::MADV_NOHUGEPAGE);
         let origin = (base as usize).wrapping_sub(start);
@@ -141,7 +141,7 @@ pub(crate) fn thread_state(slot: u32, state_bytes: usize) -> Option<*mut u8> {
 pub(crate) fn index(log2: u32) -> Option<*mut AtomicU64> {
     let known = INDEXES.get(log2 as usize)?;
     if known.load(Acquire).is_null() {
-        let (bytes, base) = (index_bytes(log2), wiped_later(index_bytes(log2))?);
+        let (bytes, base) = (index_bytes(log2), wiped_later(index_bytes(log2), Part::Sixteenth)?);
         if bytes >= HUGE_PAGE {
             // Each lookup reads another page of it.
             sys::advise(base, bytes, libc::MADV_HUGEPAGE);

@@ -95,7 +95,7 @@ impl Descent {
     }
 
     /// Goes on to the node of (current node, address, flags), and appends it if it is new. Returns
-    /// its number. If the table is full, the descent stays where it is, and the capture is counted.
+    /// its number. If the table is full, the descent stays where it is, and the frame is counted.
     #[inline(always)]
     pub(crate) fn step(&mut self, address: u64, flags: u32) -> u32 {
         let value = NodeValue { parent: self.node, address, flags: flags | WRITTEN };

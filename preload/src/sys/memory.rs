@@ -20,8 +20,10 @@ pub(crate) const GUARD: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     All = 1,
-    /// For memory that grows with the program's threads and stacks: what a program allows itself is
-    /// its own. Since each mapping is twice as large as the one before, all take less than an eighth.
+    /// For memory that grows with the program's threads, whose stacks are larger.
+    Quarter = 4,
+    /// For memory that grows with the program's stacks: what a program allows itself is its own. Since
+    /// each mapping is twice as large as the one before, all take less than an eighth.
     Sixteenth = 16,
 }
 
@@ -33,7 +35,7 @@ pub(crate) fn reserve(bytes: usize, part: Part) -> Option<*mut u8> {
     /// The number of events that do not ask.
     static WAITING: AtomicUsize = AtomicUsize::new(0);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let (grows, waiting) = (part == Part::Sixteenth, WAITING.load(Relaxed));
+    let (grows, waiting) = (part != Part::All, WAITING.load(Relaxed));
     if grows && waiting != 0 {
         WAITING.store(waiting - 1, Relaxed);
         return None;
@@ -140,8 +142,8 @@ pub(crate) fn replace(at: *mut u8, mapping: *mut u8, bytes: usize, wanted: usize
 /// Maps more of a file of which the caller has mapped the page at `page`: the `bytes` bytes behind
 /// that page, between two guards. Returns `None` if the system refuses. The new mapping is not locked,
 /// even if the program locks all its memory, because it would count against the program's limit.
-pub(crate) fn map_behind(page: *mut u8, bytes: usize) -> Option<*mut u8> {
-    let start = reserve(bytes, Part::Sixteenth)?;
+pub(crate) fn map_behind(page: *mut u8, bytes: usize, part: Part) -> Option<*mut u8> {
+    let start = reserve(bytes, part)?;
     unlock_at(page, GUARD);
     // The page comes in place of the first guard, and becomes one.
     let guard = start.wrapping_sub(GUARD);

@@ -338,7 +338,7 @@ pub struct Header {
     pub dropped_without_slot: AtomicU64,
     /// p: number of nodes claimed, including node 0. It may exceed `nodes` when the table is full.
     pub nodes_used: Line<AtomicU32>,
-    /// p: number of captures whose stack got no node.
+    /// p: number of frames that got no node, so that their stacks end before them.
     pub nodes_missing: AtomicU64,
     /// p: number of modules claimed.
     pub modules_used: Line<AtomicU32>,

@@ -166,7 +166,7 @@ fn session_in(folder: std::path::PathBuf, nodes: &[NodeValue]) -> Arc<Session> {
         malloc: Arc::default(),
         journal_files: Default::default(),
         code: Arc::new(PerfMap::of(std::process::id(), std::process::id(), 0, 0, 0)),
-        files: Arc::new(ModuleFiles::of(Owner { pid: std::process::id(), uid: 0 }, None)),
+        files: Arc::new(ModuleFiles::of(Owner { pid: std::process::id(), uid: 0 }, None, &[])),
     })
 }
 

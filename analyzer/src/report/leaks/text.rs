@@ -134,7 +134,7 @@ pub(super) fn headline(found: &LeakReport, totals: &[VerdictTotal], symbols: &mu
         (false, false) => "never freed",
     };
     let Leaked { bytes: size, blocks, stacks } = leaked(totals);
-    let is_known = |missing: &Missing| matches!(missing, Missing::EarlyEnds(_));
+    let is_known = |missing: &Missing| matches!(missing, Missing::EarlyEnds(_) | Missing::Stacks { .. });
     let is_all = missing.iter().all(|(_, missing)| missing.iter().all(is_known));
     let (never_freed, more) = match blocks {
         0 if is_all && runs => ("nothing leaked so far".to_owned(), String::new()),

@@ -5,14 +5,16 @@ use crate::os::clock::Moment;
 use crate::store::trace::Chunk;
 use crate::store::writer::WriteJob;
 use crate::target::proc::{End, SeenEnd};
+use formats::tape;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl ProcessRecording {
     /// Adds a note with what a library built with `--cfg heaptape_verify` found out about its own
     /// stacks.
     fn note_verified(&mut self) {
         let header = self.session.mapping.header();
-        let [walks, backtraces] = [&header.verified, &header.backtraced]
-            .map(|counts| counts.each_ref().map(|count| count.load(std::sync::atomic::Ordering::Relaxed)));
+        let [walks, backtraces] =
+            [&header.verified, &header.backtraced].map(|counts| counts.each_ref().map(|count| count.load(Relaxed)));
         if walks[0] > 0 {
             self.note(format!(
                 "stacks compared with a full walk: {}, different: {}; with backtrace: {}, different: {}",
@@ -44,11 +46,8 @@ impl ProcessRecording {
             }
         }
         for (count, what) in [
-            (self.stacks.invalid_stacks(), "events named a stack that could not be read"),
-            (
-                self.session.mapping.header().nodes_missing.load(std::sync::atomic::Ordering::Relaxed),
-                "stacks did not fit into the stack table",
-            ),
+            (self.stacks.invalid_stacks(), tape::UNREAD_STACKS),
+            (self.session.mapping.header().nodes_missing.load(Relaxed), tape::CUT_STACKS),
         ] {
             if count > 0 {
                 self.note(format!("{count} {what}"));
