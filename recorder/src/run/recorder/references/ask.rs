@@ -215,7 +215,9 @@ impl Asker {
                 ran = Instant::now();
             }
             let is_late = begun.is_none() && since.elapsed() > BEGIN_LIMIT;
-            if let Some(one) = asked.first().filter(|_| is_late || ran.elapsed() > STOPPED_LIMIT) {
+            // Others may only be slow, and have nothing to do with this process.
+            let silent = asked.iter().find(|one| one.is_stopped()).or(asked.first());
+            if let Some(one) = silent.filter(|_| is_late || ran.elapsed() > STOPPED_LIMIT) {
                 let recorder = one.connection.as_ref().map(|one| one.recorder);
                 return Err(Silence { recorder, is_stopped: one.is_stopped() });
             }
