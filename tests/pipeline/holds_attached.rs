@@ -236,6 +236,13 @@ fn references_are_read_once_when_live_memory_passes_a_limit() {
     };
     until("they are read", || file().is_some());
     let before = std::fs::read(file().expect("a file")).expect("a file");
+    // The copy that was read ends when it is written.
+    let name = file().and_then(|path| path.parent()?.file_name()?.to_str()?.split('.').next().map(str::to_owned));
+    let pid = name.expect("the folder of the process");
+    let has_child =
+        |task: std::fs::DirEntry| std::fs::read(task.path().join("children")).is_ok_and(|all| !all.is_empty());
+    let tasks = || std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads").flatten();
+    until("the copy is gone", || !tasks().any(has_child));
     drop(running.0.stdin.take());
     let mut text = String::new();
     running.0.stdout.take().expect("its output").read_to_string(&mut text).expect("its output");
