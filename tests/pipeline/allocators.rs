@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Allocators of the distribution that are installed.
 fn libraries() -> Vec<PathBuf> {
     let names = ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2", "libmimalloc.so.2.0"];
-    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"];
+    let folders = [target::LIBRARIES, "/usr/lib"];
     let paths = folders.iter().flat_map(|folder| names.iter().map(move |name| PathBuf::from(folder).join(name)));
     let mut found: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
     found.dedup_by(|a, b| std::fs::canonicalize(a).ok() == std::fs::canonicalize(b).ok());

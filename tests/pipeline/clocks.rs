@@ -8,8 +8,6 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
-
 /// Asserts that times increase and do not exceed the duration of the run.
 fn times_are_sane(recording: &Recording) {
     let output = recording.heaptape(&["timeline", "--json"]);
@@ -28,7 +26,8 @@ fn times_are_sane(recording: &Recording) {
 /// twenty, for recorder and program.
 #[test]
 fn clock_steps_leave_times_sane() {
-    if !Path::new(FAKETIME).exists() {
+    let faketime = Path::new(target::LIBRARIES).join("faketime/libfaketimeMT.so.1");
+    if !faketime.exists() {
         eprintln!("libfaketime is not installed: run scripts/install-tools");
         return;
     }
@@ -39,7 +38,7 @@ fn clock_steps_leave_times_sane() {
         std::fs::write(&clock, "+0").expect("the clock");
         let program = Program::new(target::c("leaks_slowly")).args(["700", "1"]);
         let plain = program.plain();
-        let program = program.env("LD_PRELOAD", FAKETIME).env("FAKETIME_TIMESTAMP_FILE", &clock);
+        let program = program.env("LD_PRELOAD", &faketime).env("FAKETIME_TIMESTAMP_FILE", &clock);
         let program = program.env("FAKETIME_NO_CACHE", "1").env("DONT_FAKE_MONOTONIC", wall_alone);
         let recording = program.recorded_while(|_, _| {
             for moment in moments {

@@ -1,7 +1,7 @@
 //! Cores that gdb's gcore writes of a program that runs on, alone and with its recording.
 
 use heaptape_tests::recording::heaptape;
-use heaptape_tests::{Program, Recording, Target};
+use heaptape_tests::{Program, Recording, Target, target};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -134,7 +134,7 @@ fn blocks_behind_pointers_in_a_disguise_are_not_lost() {
 /// Only a recording knows the blocks of other allocators: without one, nothing is said of them.
 #[test]
 fn cores_of_other_allocators_are_read_with_a_recording() {
-    let libraries = ALLOCATORS.map(|(file, name)| (PathBuf::from("/usr/lib/x86_64-linux-gnu").join(file), name));
+    let libraries = ALLOCATORS.map(|(file, name)| (Path::new(target::LIBRARIES).join(file), name));
     let installed: Vec<_> = libraries.iter().filter(|(file, _)| file.is_file()).collect();
     assert!(!installed.is_empty(), "no other allocator is installed: run scripts/install-tools");
     for (library, name) in installed {

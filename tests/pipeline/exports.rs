@@ -269,8 +269,8 @@ fn firefox(file: &Path, process: &Process) {
 
 fn dhat(file: &Path, process: &Process) {
     let client = test_env::root().join("tests/clients/dh_view.mjs");
-    let viewer = ["/usr/libexec/valgrind", "/usr/lib/valgrind", "/usr/lib/x86_64-linux-gnu/valgrind"]
-        .map(|folder| Path::new(folder).join("dh_view.js"));
+    let viewer =
+        ["/usr/libexec", "/usr/lib", target::LIBRARIES].map(|folder| Path::new(folder).join("valgrind/dh_view.js"));
     let viewer = viewer.iter().find(|path| path.is_file()).expect("valgrind's dh_view.js: run scripts/install-tools");
     let answer: Value = serde_json::from_str(&says("node", &[&client, viewer, &file])).expect("the client's sums");
     let of = |name: &str| answer[name].as_u64().unwrap_or_else(|| panic!("{name}: {answer}"));

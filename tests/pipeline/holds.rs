@@ -134,8 +134,8 @@ fn each_kind_of_root_holds_its_block() {
         ("of_inside", "global inside"),
         ("of_large", "global large"),
         ("\"of_main\"", "stack of thread"),
-        // Without a stop nobody knows that it is thread-local; the area may be mapped just before.
-        ("of_main_data", "mapping at 0x"),
+        // It ends the program, and is not stopped for that; the area may be mapped just before.
+        ("of_main_data", "thread-local data of thread"),
         ("of_xor", "nothing"),
         ("of_lost", "nothing"),
     ] {

@@ -7,11 +7,9 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
-
 /// A program that is linked with a static archive of the distribution.
 fn linked(source: &str, archive: &str) -> Program {
-    let path = Path::new(FOLDER).join(archive);
+    let path = Path::new(target::LIBRARIES).join(archive);
     assert!(path.exists(), "{} is missing: run scripts/install-tools", path.display());
     let path = path.to_str().expect("a plain path");
     Program::new(Target::program(source).libraries(&[path, "-lstdc++", "-lm"]).build())
@@ -149,7 +147,7 @@ fn renamed_jemalloc() -> PathBuf {
     let built = test_env::kept().join("libjemalloc_prefixed.a");
     if !built.exists() {
         let unfinished = built.with_extension("unfinished");
-        test_env::copy(Path::new(FOLDER).join("libjemalloc_pic.a"), &unfinished);
+        test_env::copy(Path::new(target::LIBRARIES).join("libjemalloc_pic.a"), &unfinished);
         // Rust programs have no C++ operators.
         Program::new("ar").arg("d").arg(&unfinished).arg("jemalloc_cpp.pic.o").plain().success();
         let renamed = names.map(|name| format!("--redefine-sym={name}=_rjem_{name}"));

@@ -78,6 +78,20 @@ fn program_near_its_own_limit_keeps_what_it_allows_itself() {
     }
 }
 
+/// Where the stack table has no room, new threads are recorded nevertheless: a thread's own memory is
+/// a smaller request.
+#[test]
+fn threads_are_recorded_where_stacks_have_no_room() {
+    for mib in ["20", "40"] {
+        let recording = memory(&["crowded", mib]).undisturbed().success();
+        assert_eq!(recording.outcome.text(), "20 threads\n", "{mib}");
+        let verdict = recording.heaptape(&["verify"]);
+        assert!(verdict.text().contains("had no room in the stack table"), "{mib}: {verdict}");
+        let program = recording.report().only("memory").clone();
+        assert_eq!(program.lost_events, 0, "{mib}: {verdict}");
+    }
+}
+
 #[test]
 fn external_limit_on_address_space_harms_no_program() {
     let folder = test_env::folder();

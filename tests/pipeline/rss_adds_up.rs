@@ -72,7 +72,7 @@ fn redis_that_was_filled_and_half_deleted() {
 /// A preloaded allocator is called, and not the one that the program was linked with.
 #[test]
 fn allocator_is_the_one_that_is_called() {
-    let library = |name: &str| Path::new("/usr/lib/x86_64-linux-gnu").join(name);
+    let library = |name: &str| Path::new(target::LIBRARIES).join(name);
     let (linked, preloaded) = (library("libjemalloc.so.2"), library("libtcmalloc_minimal.so.4"));
     if !linked.exists() || !preloaded.exists() {
         eprintln!("skipped: libjemalloc2 or libtcmalloc-minimal4 is not installed, run scripts/install-tools");

@@ -226,12 +226,12 @@ fn sanitized_program_runs_where_its_parent_is_not_recorded() {
 fn programs_that_a_system_call_starts_are_inspected() {
     let folder = test_env::folder();
     let program = sanitized(folder.path(), "address");
-    let files = ["program", "lib64/ld-linux-x86-64.so.2", "lib/x86_64-linux-gnu/libc.so.6"];
+    let libc = format!("{}/libc.so.6", target::LIBRARIES);
     let root = folder.path().join("root");
     for (file, from) in
-        files.iter().zip([target::c("exits"), Path::new("/").join(files[1]), Path::new("/").join(files[2])])
+        [("/program", target::c("exits")), (target::LOADER, target::LOADER.into()), (&libc[..], (&libc[..]).into())]
     {
-        let to = root.join(file);
+        let to = root.join(file.trim_start_matches('/'));
         std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
         test_env::copy(from, &to);
     }

@@ -3,6 +3,7 @@
 
 use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::target::LIBRARIES;
 use heaptape_tests::wait::until;
 use heaptape_tests::{Outcome, Program, Recording, Target, same, target, test_env};
 use std::os::unix::fs::PermissionsExt;
@@ -54,12 +55,14 @@ fn start_script_that_replaces_the_library_is_named() {
     test_env::copy(target::c("small"), folder.path().join("slow"));
     let start = |lines: &str| script(folder.path(), "start.sh", lines);
     let record = |path: &str| Program::new(path).folder(folder.path());
-    let replaces = record(&start("export LD_PRELOAD=/lib/x86_64-linux-gnu/libm.so.6\n./slow; :"));
+    let replaces = record(&start(&format!("export LD_PRELOAD={LIBRARIES}/libm.so.6\n./slow; :")));
     let recording = replaces.recorded().success();
     misses(
         &recording,
-        "was not recorded: LD_PRELOAD was replaced by libm.so.6 in start.sh: append instead: \
-         LD_PRELOAD=$LD_PRELOAD:/lib/x86_64-linux-gnu/libm.so.6",
+        &format!(
+            "was not recorded: LD_PRELOAD was replaced by libm.so.6 in start.sh: append instead: \
+             LD_PRELOAD=$LD_PRELOAD:{LIBRARIES}/libm.so.6"
+        ),
     );
     // Who selects other programs, or leaves it out, does not ask for it.
     recording.heaptape(&["leaks", "--strict", "--program", "start.sh"]).success();
@@ -68,7 +71,7 @@ fn start_script_that_replaces_the_library_is_named() {
     misses_nothing(&replaces.clone().option("--no-children").recorded().success());
     misses_nothing(&replaces.option("--skip").option("slow").recorded().success());
     // What the message advises works.
-    let appends = start("export LD_PRELOAD=$LD_PRELOAD:/lib/x86_64-linux-gnu/libm.so.6\n./slow; :");
+    let appends = start(&format!("export LD_PRELOAD=$LD_PRELOAD:{LIBRARIES}/libm.so.6\n./slow; :"));
     let recording = record(&appends).recorded().success();
     misses_nothing(&recording);
     assert!(recording.report().only("slow").allocs > 0);

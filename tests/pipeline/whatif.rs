@@ -24,8 +24,8 @@ fn replayed_memory_is_that_of_the_program() {
     let recording = Program::new(target::c("pins_pages")).args(["32", "500"]).recorded().success();
     let numbers: Vec<u64> = recording.outcome.text().split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [peak, end] = numbers[..] else { panic!("{}", recording.outcome) };
-    let jemalloc = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
-    let has_jemalloc = Path::new(jemalloc).exists();
+    let jemalloc = Path::new(target::LIBRARIES).join("libjemalloc.so.2");
+    let has_jemalloc = jemalloc.exists();
     let names = if has_jemalloc { "glibc,glibc:arena_max=1,jemalloc" } else { "glibc,glibc:arena_max=1" };
     let answer = whatif(&recording.folder, names);
     assert!(answer["live_peak_bytes"].as_u64().is_some_and(|bytes| bytes >= 32 << 20), "{answer:#}");
@@ -41,8 +41,9 @@ fn replayed_memory_is_that_of_the_program() {
     assert_eq!((&rows[1]["allocator"], &rows[1]["failed"]), (&"glibc:arena_max=1".into(), &0.into()), "{answer:#}");
     if has_jemalloc {
         // Bare, under the allocator that the recording was replayed with.
-        let bare =
-            Program::new(target::c("pins_pages")).arg("32").launched_by(&["env", &format!("LD_PRELOAD={jemalloc}")]);
+        let bare = Program::new(target::c("pins_pages"))
+            .arg("32")
+            .launched_by(&["env", &format!("LD_PRELOAD={}", jemalloc.display())]);
         let text = bare.plain().success().text();
         let peak = text.split_whitespace().next().and_then(|word| word.parse().ok()).expect("its peak");
         assert_near(&rows[2]["peak_bytes"], peak, "the peak under jemalloc");

@@ -130,7 +130,14 @@ static void *waits(void *argument) {
         waitpid(child, &status, 0);
     }
     if (is("register")) {
-        // rbx has the only reference during the wait; the kernel keeps it, and nobody else does.
+        // One register has the only reference during the wait; the kernel keeps it, and nobody else does.
+#ifdef __aarch64__
+        register void *block __asm__("x19") = of_register();
+        register long result __asm__("x0") = (long)&place->word;
+        register long operation __asm__("x1") = FUTEX_WAIT_PRIVATE;
+        register long value __asm__("x2") = 0, timeout __asm__("x3") = 0, number __asm__("x8") = SYS_futex;
+        __asm__ volatile("svc #0" : "+r"(result), "+r"(block) : "r"(operation), "r"(value), "r"(timeout), "r"(number) : "memory");
+#else
         register void *block __asm__("rbx") = of_register();
         long result = SYS_futex;
         register long timeout __asm__("r10") = 0;
@@ -138,6 +145,7 @@ static void *waits(void *argument) {
                          : "+a"(result), "+r"(block)
                          : "D"(&place->word), "S"((long)FUTEX_WAIT_PRIVATE), "d"(0L), "r"(timeout)
                          : "rcx", "r11", "memory");
+#endif
         free(block);
     }
     if (is("spins"))

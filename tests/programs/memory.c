@@ -5,6 +5,9 @@
  *                then starts 8 threads
  * near KIB       allocates from 60,000 stacks after it has limited its address space to KIB more than
  *                it uses, and then seven eighths of KIB; prints how many of 7 blocks it got
+ * crowded MIB    limits its address space to MIB more than it uses, then has a thread that allocates
+ *                from 131,072 stacks beside 20 short ones, one after the other, of 1,000 pairs each;
+ *                prints how many of those it could start
  * limited FILE   makes FILE, waits until it is removed, then allocates 100 blocks of 1 MiB; the
  *                limit is set from outside
  * locks KIB      as an ordinary user with this limit on locked memory, locks all memory, then all
@@ -56,6 +59,32 @@ __attribute__((noinline)) static void branch(unsigned bits, int depth) {
         branch(bits >> 1, depth - 1);
         deep = 2;
     }
+}
+static volatile int is_over;
+static void *branches(void *v) {
+    for (unsigned i = 0; !is_over; i++) branch(i, 17);
+    return v;
+}
+static void *shortly(void *v) {
+    for (unsigned long i = 0; i < 1000; i++) free(malloc(40));
+    return v;
+}
+static int crowd(void) {
+    pthread_t busy, id;
+    pthread_attr_t attr;
+    int started = 0;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 65536);
+    must(!pthread_create(&busy, &attr, branches, 0), "a thread");
+    for (unsigned k = 0; k < 20; k++) {
+        for (unsigned i = 0; i < 3000; i++) branch(i * 7919 + k, 17);
+        if (pthread_create(&id, &attr, shortly, 0)) continue;
+        started++;
+        pthread_join(id, 0);
+    }
+    is_over = 1;
+    pthread_join(busy, 0);
+    return started;
 }
 static void *work(void *v) {
     for (unsigned long i = 0; i < pairs; i++) free(malloc(24));
@@ -110,6 +139,10 @@ int main(int argc, char **argv) {
         while (blocks < 7 && mmap(0, room / 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) blocks++;
         char text[] = {(char)('0' + blocks), '\n'};
         must(write(1, text, 2) == 2, "write");
+    } else if (!strcmp(how, "crowded")) {
+        struct rlimit limit = {used_bytes() + (amount << 20), RLIM_INFINITY};
+        must(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit");
+        say("%d threads\n", crowd());
     } else if (!strcmp(how, "limits")) {
         struct rlimit limit = { amount << 20, amount << 20 };
         must(!setrlimit(RLIMIT_AS, &limit), "a limit");

@@ -66,9 +66,16 @@ NOINLINE static void branch(unsigned left) {
 }
 NOINLINE static void allocates(void) { pairs(1000); KEEP_FRAME(); }
 NOINLINE static void on_stack(char *top, void (*body)(void)) {
+#ifdef __aarch64__
+    __asm__ volatile("mov x19, sp\n mov sp, %0\n blr %1\n mov sp, x19"
+                     : : "r"(top), "r"(body)
+                     : "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16",
+                       "x17", "x19", "x30", "cc", "memory");
+#else
     __asm__ volatile("mov %%rsp, %%rbx\n mov %0, %%rsp\n call *%1\n mov %%rbx, %%rsp"
                      : : "r"(top), "r"(body)
                      : "rbx", "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory");
+#endif
 }
 static void *thread(void *unused) { pairs(1000); return unused; }
 static void children(void) {

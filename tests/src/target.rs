@@ -9,6 +9,16 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The folder of the distribution's libraries, and its loader.
+pub const LIBRARIES: &str = ARCHITECTURE.0;
+pub const LOADER: &str = ARCHITECTURE.1;
+pub(crate) const OF_HEADERS: &str = ARCHITECTURE.2;
+const ARCHITECTURE: (&str, &str, &str) = if cfg!(target_arch = "aarch64") {
+    ("/usr/lib/aarch64-linux-gnu", "/lib/ld-linux-aarch64.so.1", "-idirafter/usr/include/aarch64-linux-gnu")
+} else {
+    ("/usr/lib/x86_64-linux-gnu", "/lib64/ld-linux-x86-64.so.2", "-idirafter/usr/include/x86_64-linux-gnu")
+};
+
 /// Flags of all targets: those of a distribution (no frame pointers), but no allocation may be
 /// optimized away.
 const FLAGS: [&str; 10] = [

@@ -7,7 +7,7 @@ use super::{ADDRESS_BITS, Memory};
 use crate::resident::Allocator;
 use crate::tape::field::Text;
 use crate::tape::{ROOT_DATA, ROOT_EARLIER, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, RootRegion};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Size and alignment of a range of an arena of glibc.
 const ARENA: u64 = 64 << 20;
@@ -16,6 +16,10 @@ const RED_ZONE: u64 = 128;
 /// Bytes of glibc's `struct pthread`, with some to spare. It is at the thread pointer, or before it.
 const THREAD_DESCRIPTOR: u64 = 4096;
 const THREAD_DESCRIPTOR_BEFORE: u64 = 2048;
+/// Bytes at the end of a mapping in which a thread pointer that is not known is looked for, and bytes
+/// behind it in which the id of the thread is (at 720 in glibc, at 48 in musl).
+const DESCRIPTOR_AT_END: u64 = 64 << 10;
+const ID_WITHIN: usize = 1024;
 /// Bytes between the thread pointer and the data that is above it.
 const THREAD_CONTROL: u64 = 16;
 /// Most bytes of thread-local data of one module.
@@ -107,6 +111,8 @@ pub struct Found {
     pub code: Vec<(u64, u64)>,
     /// Bytes of thread-local data beside the thread pointer, of all modules.
     thread_local: u64,
+    /// Threads whose thread pointers are not known.
+    unplaced: HashSet<u32>,
 }
 
 impl Found {
@@ -145,7 +151,8 @@ fn without(range: (u64, u64), mut taken: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 impl Regions<'_> {
     /// Finds the regions in the mappings, which are in ascending order.
     pub fn find<'m>(&self, mappings: impl Iterator<Item = Mapping<'m>>, table: &BlockTable) -> Found {
-        let mut found = Found::default();
+        let unplaced = self.threads.iter().filter(|thread| thread.thread_pointer == 0).map(|thread| thread.tid);
+        let mut found = Found { unplaced: unplaced.collect(), ..Found::default() };
         let mut numbers: HashMap<&'m str, u32> = HashMap::new();
         let mut before: Option<(u64, u32)> = None;
         let mut library_end = u64::MAX;
@@ -257,8 +264,12 @@ impl Regions<'_> {
         let range = (line.start, line.end);
         let mut taken = self.excluded.to_vec();
         let within = |address: u64| (line.start..line.end).contains(&address);
+        let pointers = self.thread_pointers(line, &mut found.unplaced);
         for thread in self.threads {
-            let (sp, tp) = (thread.stack_pointer, thread.thread_pointer);
+            let (sp, tp) = match thread.thread_pointer {
+                0 => (thread.stack_pointer, pointers.get(&thread.tid).copied().unwrap_or(0)),
+                known => (thread.stack_pointer, known),
+            };
             // It may be of a coroutine, in a block that is not known.
             let is_sure = self.knows_all_blocks || line.name == "[stack]" || (within(tp) && sp < tp);
             let is_stack = within(sp) && is_sure && table.within(line.start, line.end).is_empty();
@@ -299,6 +310,29 @@ impl Regions<'_> {
         for part in without(range, taken) {
             found.add(part, kind, name, 0);
         }
+    }
+
+    /// Finds the thread pointers of threads that were not stopped, as the one that ends the program. On
+    /// x86-64 it leads to its own address (ELF Handling For Thread-Local Storage, 3.4.6), glibc and musl
+    /// repeat that two words later, and the id of the thread follows.
+    fn thread_pointers(&self, line: &Mapping<'_>, unplaced: &mut HashSet<u32>) -> HashMap<u32, u64> {
+        if self.has_data_above || !line.name.is_empty() || !line.is_writable || unplaced.is_empty() {
+            return HashMap::new();
+        }
+        let start = line.end.saturating_sub(DESCRIPTOR_AT_END).max(line.start);
+        let mut bytes = vec![0; (line.end - start) as usize];
+        self.memory.read(start, &mut bytes);
+        let words = bytes.as_chunks::<8>().0;
+        let is_pointer = |word: usize| {
+            let own = start + 8 * word as u64;
+            [word, word + 2].iter().all(|at| words.get(*at).is_some_and(|word| u64::from_le_bytes(*word) == own))
+        };
+        let descriptor = |word: usize| {
+            let ids = bytes[8 * word..].as_chunks::<4>().0.iter().take(ID_WITHIN / 4);
+            let id = ids.map(|id| u32::from_le_bytes(*id)).find(|id| unplaced.remove(id))?;
+            Some((id, start + 8 * word as u64))
+        };
+        (0..words.len()).step_by(2).filter(|word| is_pointer(*word)).filter_map(descriptor).collect()
     }
 
     /// Returns whether a heap of an arena of glibc begins at an address: its first word is the address
@@ -382,4 +416,55 @@ fn number_of<'a>(name: &'a str, numbers: &mut HashMap<&'a str, u32>, names: &mut
     let number = names.len() as u32;
     numbers.insert(name, number);
     number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory from [`START`] on.
+    #[derive(Debug)]
+    struct Fake(Vec<u8>);
+
+    const START: u64 = 0x7000_0000;
+
+    impl Memory for Fake {
+        fn read(&self, at: u64, out: &mut [u8]) -> u64 {
+            let from = (at - START) as usize;
+            out.copy_from_slice(&self.0[from..from + out.len()]);
+            out.len() as u64
+        }
+    }
+
+    #[test]
+    fn thread_local_data_of_a_thread_that_was_not_stopped_is_found() {
+        let mut memory = Fake(vec![0; 1 << 20]);
+        let mut store = |at: usize, bytes: &[u8]| memory.0[at..at + bytes.len()].copy_from_slice(bytes);
+        let own = |at: usize| (START + at as u64).to_le_bytes();
+        // What leads to itself once is a list.
+        store(0xf_4000, &own(0xf_4000));
+        // One thread's, one that nobody asked for, and one that is too far from the end.
+        for (at, tid) in [(0xf_8000, 77_u32), (0xf_c000, 99), (0x1000, 78)] {
+            store(at, &own(at));
+            store(at + 16, &own(at));
+            store(at + 720, &tid.to_le_bytes());
+        }
+        let threads = [77, 78].map(|tid| StoppedThread { tid, ..StoppedThread::default() });
+        let (allocator, page, has_data_above) = (Allocator::Glibc, 4096, false);
+        let regions = Regions {
+            excluded: &[],
+            threads: &threads,
+            allocator,
+            knows_all_blocks: true,
+            page,
+            has_data_above,
+            memory: &memory,
+        };
+        let line =
+            Mapping { start: START, end: START + (1 << 20), has_access: true, is_writable: true, ..Mapping::default() };
+        let found = regions.find([line].into_iter(), &BlockTable::new(Vec::new(), allocator));
+        let of_threads = found.regions.iter().filter(|region| region.kind == ROOT_THREAD_LOCAL);
+        let of_threads: Vec<(u32, u64)> = of_threads.map(|region| (region.thread, region.start)).collect();
+        assert_eq!(of_threads, [(77, START + 0xf_8000)]);
+    }
 }

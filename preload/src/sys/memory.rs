@@ -23,27 +23,27 @@ pub(crate) enum Part {
     /// For memory that grows with the program's threads, whose stacks are larger.
     Quarter = 4,
     /// For memory that grows with the program's stacks: what a program allows itself is its own. Since
-    /// each mapping is twice as large as the one before, all take less than an eighth.
+    /// each mapping is twice as large as the one before, nodes and index take less than an eighth each.
     Sixteenth = 16,
 }
 
 /// Reserves a range of addresses between two guards, for mappings that replace it. Returns `None` if
-/// the system refuses, or leaves too little. After a refusal of memory that grows, 63 events do not
-/// ask again, so that a program at its limit is not delayed by each.
+/// the system refuses, or leaves too little. After a refusal of memory that grows, 63 requests for as
+/// much or more are refused without asking, so that a program at its limit is not delayed by each event.
 #[inline(never)]
 pub(crate) fn reserve(bytes: usize, part: Part) -> Option<*mut u8> {
-    /// The number of events that do not ask.
+    static REFUSED: AtomicUsize = AtomicUsize::new(0);
     static WAITING: AtomicUsize = AtomicUsize::new(0);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let (grows, waiting) = (part != Part::All, WAITING.load(Relaxed));
-    if grows && waiting != 0 {
+    let needed = bytes + 2 * GUARD;
+    let mut rest = bytes * (part as usize - 1);
+    let (wanted, waiting) = (needed + rest, WAITING.load(Relaxed));
+    if rest != 0 && waiting != 0 && wanted >= REFUSED.load(Relaxed) {
         WAITING.store(waiting - 1, Relaxed);
         return None;
     }
-    let needed = bytes + 2 * GUARD;
     let map = |bytes: usize| call!(SYS_mmap, 0, bytes, libc::PROT_NONE, flags, usize::MAX, 0);
-    let mut rest = bytes * (part as usize - 1);
-    let mut result = map(needed + rest);
+    let mut result = map(wanted);
     if result == -(libc::EAGAIN as isize) {
         // The program locks all its memory, and may not lock so much. This is unlocked at once.
         rest = 0;
@@ -51,7 +51,10 @@ pub(crate) fn reserve(bytes: usize, part: Part) -> Option<*mut u8> {
     }
     let start = address(result);
     match start {
-        None if grows => WAITING.store(63, Relaxed),
+        None if part != Part::All => {
+            REFUSED.store(wanted, Relaxed);
+            WAITING.store(63, Relaxed);
+        }
         Some(start) if rest != 0 => unmap_at(start.wrapping_add(needed), rest),
         _ => {}
     }

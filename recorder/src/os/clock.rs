@@ -8,6 +8,7 @@
 
 use crate::os::processor;
 use nix::time::{ClockId, clock_gettime};
+use std::sync::Once;
 use std::time::Duration;
 use wire::area::{CLOCK_MONOTONIC, CLOCK_TSC};
 
@@ -158,7 +159,12 @@ impl Clock {
     /// Waits until all stores that other CPUs made before the call are visible: two microseconds, and a
     /// barrier where that time is no bound.
     pub(crate) fn wait_for_stores(&self) {
-        processor::store_barrier();
+        static REFUSED: Once = Once::new();
+        if !processor::store_barrier() {
+            REFUSED.call_once(|| {
+                tracing::warn!("the kernel refuses membarrier: events of different threads may be shown out of order");
+            });
+        }
         let start = nanoseconds(ClockId::CLOCK_MONOTONIC);
         while nanoseconds(ClockId::CLOCK_MONOTONIC).saturating_sub(start) < 2_000 {
             std::hint::spin_loop();
@@ -179,6 +185,11 @@ mod tests {
             let measured = ticks as f64 / clock.ticks_per_second() as f64;
             assert!((measured / real - 1.0).abs() < 0.02, "{measured} s by ticks, {real} s");
         }
+    }
+
+    #[test]
+    fn kernel_accepts_the_barrier() {
+        assert!(processor::store_barrier());
     }
 
     #[test]

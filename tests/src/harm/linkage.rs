@@ -1,11 +1,9 @@
 //! How the programs of a hunt are linked: with which allocator, and whether statically.
 
 use super::Case;
+use crate::target::{LIBRARIES, OF_HEADERS};
 use crate::{Target, test_env};
 use std::path::Path;
-
-/// The folder of the distribution's libraries.
-const FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
 
 /// The compiler of programs with the GNU C library.
 const GCC: &str = "gcc";
@@ -35,7 +33,7 @@ const OTHERS: [Linkage; 6] = [
     Linkage {
         name: "harm_static_musl",
         compiler: MUSL,
-        flags: &["-static", "-idirafter/usr/include", "-idirafter/usr/include/x86_64-linux-gnu"],
+        flags: &["-static", "-idirafter/usr/include", OF_HEADERS],
         library: None,
     },
 ];
@@ -82,6 +80,6 @@ impl Linkage {
     }
 
     fn path(&self) -> Option<String> {
-        self.library.map(|library| format!("{FOLDER}/{library}"))
+        self.library.map(|library| format!("{LIBRARIES}/{library}"))
     }
 }

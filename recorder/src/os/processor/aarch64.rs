@@ -32,11 +32,11 @@ pub(crate) const HAS_DATA_ABOVE: bool = true;
 /// A writer stores its announcement before it reads the counter, but nothing orders the two here, and
 /// the store may be seen at any later time. After the barrier, what was stored before it is visible, and
 /// what is stored after it gets a later timestamp than the clock had before it. The library has
-/// registered for that (`preload/src/arch/aarch64/instructions.rs`). If the kernel refuses, the delay is
-/// all there is, as the events of a thread stay in order anyway.
-pub(crate) fn store_barrier() {
+/// registered for that (`preload/src/arch/aarch64/instructions.rs`). Returns whether the kernel has done
+/// it. Otherwise the delay is all there is; the events of one thread stay in order anyway.
+pub(crate) fn store_barrier() -> bool {
     /// `MEMBARRIER_CMD_GLOBAL_EXPEDITED` (`<linux/membarrier.h>`).
     const GLOBAL_EXPEDITED: c_int = 1 << 1;
     // SAFETY: the call has no pointers.
-    unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL_EXPEDITED, 0, 0) };
+    unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL_EXPEDITED, 0, 0) == 0 }
 }

@@ -26,5 +26,7 @@ pub(crate) const NOTES_CALLS: bool = false;
 /// Whether thread-local data is above the thread pointer.
 pub(crate) const HAS_DATA_ABOVE: bool = false;
 
-/// Stores become visible in their order, and within the time that the caller waits.
-pub(crate) const fn store_barrier() {}
+/// Stores become visible in their order, and within the time that the caller waits. Returns that.
+pub(crate) const fn store_barrier() -> bool {
+    true
+}
