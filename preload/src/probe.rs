@@ -42,8 +42,11 @@ pub(crate) fn readable_pages(page: usize, wanted: usize) -> usize {
     // SAFETY: `is_claimed` was set here.
     let pages = unsafe { &mut *PAGE_QUERY.pages.get() };
     let pages = &mut pages[..wanted.min(PAGES_PER_QUERY)];
-    for (index, one) in pages.iter_mut().enumerate() {
-        one.iov_base = page.wrapping_add(index * 4096) as *mut c_void;
+    let mut at = page;
+    for one in pages.iter_mut() {
+        one.iov_base = at as *mut c_void;
+        // Vectors would make this code twice as large.
+        at = core::hint::black_box(at.wrapping_add(4096));
     }
     let count = copy_own(&ours, pages);
     PAGE_QUERY.is_claimed.store(false, Release);
@@ -73,12 +76,20 @@ fn copy_own(ours: &libc::iovec, theirs: &[libc::iovec]) -> usize {
 
 /// Copies memory of this process that may not be readable, or may be unmapped meanwhile. Returns
 /// the number of bytes copied.
-#[inline(never)]
 pub(crate) fn peek(address: usize, out: &mut [u8]) -> usize {
+    // SAFETY: a slice of that length.
+    unsafe { peek_to(address, out.as_mut_ptr(), out.len()) }
+}
+
+/// The same, for memory that has not been written yet.
+///
+/// # Safety
+/// `target` has room for `all` bytes.
+#[inline(never)]
+pub(crate) unsafe fn peek_to(address: usize, target: *mut u8, all: usize) -> usize {
     if !Need::PEEK.is_allowed() {
         return 0;
     }
-    let (target, all) = (out.as_mut_ptr(), out.len());
     let copy = |bytes: usize| {
         let ours = libc::iovec { iov_base: target.cast(), iov_len: bytes };
         copy_own(&ours, &[libc::iovec { iov_base: address as *mut c_void, iov_len: bytes }])

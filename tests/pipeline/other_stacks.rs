@@ -25,6 +25,15 @@ fn known_stacks_need_no_system_call() {
     torture::passed(63, "kinds of stack that no thread owns, without a system call", 3);
 }
 
+/// What a handler on the alternate stack interrupted may be gone, so the kernel copies it. A call for each
+/// word took longer than the interval of a timer, whose handlers then ran for ever.
+#[test]
+fn interrupted_stacks_are_copied_in_few_calls() {
+    let (few, many) = (system_calls("interrupts", "100"), system_calls("interrupts", "1100"));
+    let each = (many - few) / 1000;
+    assert!((1..=30).contains(&each), "{each} system calls for each of 1,000 stacks of 64 calls");
+}
+
 /// The first call of each function that heaptape intercepts, on the stack of a new thread and on
 /// one that no thread knows, takes at most 2.5 KiB more than without it, and 4 KiB in all.
 #[test]

@@ -3,10 +3,13 @@
  *                 alternating with the main stack
  * forked N        N pairs in a child that a thread forked
  * split N         N pairs after a walk through many small stacks, each calling the next
+ * interrupts N    N pairs in a handler on the alternate stack, which interrupts 64 calls on the stack of a
+ *                 coroutine
  * guess N         N pairs below a function without unwind data that keeps a pointer to data, which
  *                 is unmapped and mapped again, in the frame pointer register */
 #include "own.h"
 #include <pthread.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 static unsigned long pairs, done_pairs;
@@ -59,6 +62,16 @@ static void *comes_and_goes(void *unused) {
     }
     return unused;
 }
+static void handles(int signal) { (void)signal; free(malloc(829)); }
+NOINLINE static void calls(unsigned left) {
+    if (left) calls(left - 1);
+    else for (unsigned long i = 0; i < pairs; i++) raise(SIGUSR1);
+    KEEP_FRAME();
+}
+static void interrupted(void) {
+    calls(64);
+    swapcontext(&there, &back);
+}
 NOINLINE static void takes(void) { free(malloc(823)); KEEP_FRAME(); }
 static void guessed(void) {
     for (unsigned long i = 0; i < pairs; i++) keeps_data(data + 64, takes);
@@ -92,6 +105,12 @@ int main(int argc, char **argv) {
         segments = mapped((SEGMENTS + 1) * 8192);
         for (int i = 0; i <= SEGMENTS; i += 1) mprotect(segments + 8192 * i, 4096, PROT_NONE);
         in_segment(SEGMENTS);
+    } else if (!strcmp(how, "interrupts")) {
+        stack_t stack = { .ss_sp = mapped(1 << 16), .ss_size = 1 << 16 };
+        struct sigaction action = { .sa_handler = handles, .sa_flags = SA_ONSTACK };
+        must(!sigaltstack(&stack, 0) && !sigaction(SIGUSR1, &action, 0), "a handler");
+        start(mapped(1 << 16), 1 << 16, interrupted);
+        swapcontext(&back, &there);
     } else if (!strcmp(how, "guess")) {
         char *stack = mapped((1 << 16) + 8192);
         /* An address above the stack, so that an unwinder follows it. */

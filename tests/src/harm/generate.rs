@@ -75,6 +75,8 @@ struct Generator {
     threads_left: i64,
     processes_left: i64,
     steps_left: i64,
+    /// A process may have few descriptors from here on.
+    is_limited: bool,
 }
 
 /// Signals that the steps block, ignore and send.
@@ -84,7 +86,7 @@ pub fn generate(seed: u64) -> Case {
     let mut random = Random(seed);
     let is_signal_safe = random.chance(20);
     let steps_left = random.between(4, 40);
-    let mut generator = Generator { random, threads_left: 60, processes_left: 14, steps_left };
+    let mut generator = Generator { random, threads_left: 60, processes_left: 14, steps_left, is_limited: false };
     let around = Around {
         depth: 0,
         is_concurrent: false,
@@ -307,6 +309,7 @@ impl Generator {
             // Nothing can then be mapped in a child of a fork inside of a hook, unless the limit
             // can be raised for that moment.
             let is_hard = self.random.below(2) * i64::from(limit[0] != 8 || !around.is_signal_safe);
+            self.is_limited |= limit[0] == 0;
             return steps.push(Step::leaf("limit", &[limit[0], limit[1], is_hard]));
         }
         let harmless = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 15];
@@ -433,9 +436,10 @@ impl Generator {
         }
     }
 
-    /// Returns two threads: one starts programs while the other inspects the descriptors.
+    /// Returns two threads: one starts programs while the other inspects the descriptors. With few of
+    /// them each would see what the other one has.
     fn beside(&mut self, around: Around, steps: &mut Vec<Step>) {
-        if !self.takes_process(around) {
+        if self.is_limited || !self.takes_process(around) {
             return;
         }
         let kind = self.random.below(7);

@@ -9,7 +9,7 @@
 //!   without tables points, is never kept.
 //!
 //! Everything else is checked with the kernel: a page that a live frame is in, before its first
-//! word is read, and a word at a guessed address, each time. The kernel copies that word, since
+//! word is read, and words at a guessed address, in each walk. The kernel copies them, since
 //! another thread may unmap it at any moment.
 //!
 //! What a signal handler on the alternate stack interrupted is guessed, unless it is the thread's
@@ -22,6 +22,7 @@ use crate::arch::registers::ADDRESS_BITS;
 use crate::probe;
 use crate::stack::bounds::main_stack_from;
 use crate::stack::pages::{PAGE, Pages, Stretch};
+use core::mem::MaybeUninit;
 
 /// Another stack, for one walk.
 pub(crate) struct OtherStack<'a> {
@@ -32,14 +33,22 @@ pub(crate) struct OtherStack<'a> {
     pages: &'a mut Pages,
     /// Whether the walk has come to another stack that a signal handler interrupted.
     is_guessed: bool,
+    /// What the kernel has copied last, and from where; 0 if nothing.
+    copy: MaybeUninit<[[u8; 8]; COPIED / 8]>,
+    copied: u64,
 }
+
+/// Bytes that the kernel copies at once. A call for each word of a deep stack took longer than the interval
+/// of a program's timer, whose handlers then ran for ever.
+const COPIED: usize = 256;
 
 impl OtherStack<'_> {
     /// Returns the stack for a walk from `sp`, the address of a hook's return address. The thread's
     /// own stack is known from `low` to `end`.
     pub(crate) fn new(sp: u64, low: u64, end: u64, pages: &mut Pages) -> OtherStack<'_> {
         let page = Stretch { low: sp & !(PAGE - 1), end: (sp & !(PAGE - 1)) + PAGE };
-        OtherStack { own: Stretch { low, end }, last: pages.around(sp).unwrap_or(page), pages, is_guessed: false }
+        let (own, last) = (Stretch { low, end }, pages.around(sp).unwrap_or(page));
+        OtherStack { own, last, pages, is_guessed: false, copy: MaybeUninit::uninit(), copied: 0 }
     }
 
     fn is_own(&self, address: u64) -> bool {
@@ -95,9 +104,21 @@ impl Memory for OtherStack<'_> {
         Some(unsafe { (address as *const u64).read_volatile() })
     }
 
+    #[inline(never)]
     fn guessed(&mut self, address: u64) -> Option<u64> {
-        let mut word = [0; 8];
-        (address & 7 == 0 && probe::peek(address as usize, &mut word) == word.len()).then(|| u64::from_le_bytes(word))
+        // Never across pages.
+        let start = address & !(COPIED as u64 - 1);
+        if start != self.copied {
+            // SAFETY: as large.
+            let copied = unsafe { probe::peek_to(start as usize, self.copy.as_mut_ptr().cast(), COPIED) };
+            self.copied = if copied == COPIED { start } else { 0 };
+        }
+        if self.copied == 0 || address & 7 != 0 {
+            return None;
+        }
+        // SAFETY: the kernel has written all of it.
+        let copy = unsafe { self.copy.assume_init_ref() };
+        Some(u64::from_le_bytes(copy[address as usize % COPIED / 8]))
     }
 }
 
@@ -118,7 +139,8 @@ mod tests {
         assert!(!memory.may_join());
         assert_eq!((memory.word(page), memory.word(&raw const own as u64)), (Some(0), Some(7)));
         crate::sys::unmap(page as *mut u8, PAGE as usize);
-        assert_eq!(memory.word(page), None);
+        // What was copied is a copy.
+        assert_eq!((memory.word(page), memory.word(page + COPIED as u64), memory.word(page)), (Some(0), None, None));
     }
 
     #[test]
