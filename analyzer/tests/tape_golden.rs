@@ -65,6 +65,7 @@ fn kinds(tape: &Path) -> BTreeMap<&'static str, u64> {
                 Record::ReferenceBlocks(_) => "reference blocks",
                 Record::ReferenceEdges(_) => "reference edges",
                 Record::ReferenceRoots(_) => "reference roots",
+                Record::ReferenceOffsets(_) => "reference offsets",
                 Record::ReferencesEnd(_) => "references end",
                 Record::Inherited(_) => "inherited",
                 Record::Segment(_) => "segment",

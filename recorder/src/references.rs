@@ -168,6 +168,7 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     let mut search = Search::new(&table, &memory, [&files, &code], libc, since + TIME_LIMIT).without(&empty);
     search.roots(&head.regions, threads, &mut |record| out.put(&record))?;
     search.blocks(&mut |record| out.put(&record))?;
+    search.offsets(&mut |record| out.put(&record))?;
     let found = search.found;
     lacks.extend(found.lacks());
     // Another thread may end the process meanwhile.

@@ -116,6 +116,20 @@ fn words_behind_what_was_requested_hold_nothing_for_sure() {
     assert_eq!((&root["blocks"], &report["lost_blocks"]), (&100.into(), &0.into()), "{report:#}");
 }
 
+/// Offsets lead to blocks, and the same number in many blocks is none.
+#[test]
+fn blocks_behind_offsets_are_not_lost() {
+    let recording = Program::new(target::c("holds_offsets")).option("--references").recorded().success();
+    let report = holds(&recording, &[]);
+    // A stack or a register may have some of them.
+    assert!(report["hidden_blocks"].as_u64().is_some_and(|blocks| (43..=45).contains(&blocks)), "{report:#}");
+    assert!(report["lost_blocks"].as_u64().is_some_and(|blocks| (38..=40).contains(&blocks)), "{report:#}");
+    let rows = report["lost"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["stack"].to_string().contains("of_nothing")), "{report:#}");
+    let text = recording.heaptape(&["holds"]).success().text();
+    assert!(text.contains("behind pointers in a disguise (offsets in place of addresses)"), "{text}");
+}
+
 #[test]
 fn each_kind_of_root_holds_its_block() {
     let recording = Program::new(target::c("holds_roots")).option("--references").recorded().success();

@@ -108,6 +108,7 @@ impl Reading {
             }
             Record::ReferenceEdges(record) => record.each(|edge| self.graph.edge(edge)),
             Record::ReferenceRoots(record) => record.each(|edge| self.graph.root(edge)),
+            Record::ReferenceOffsets(record) => record.each(|edge| self.graph.offset(edge)),
             Record::ReferencesEnd(end) => {
                 self.end = Some(end);
                 Ok(())

@@ -230,6 +230,7 @@ impl Tape {
             | Record::ReferenceBlocks(_)
             | Record::ReferenceEdges(_)
             | Record::ReferenceRoots(_)
+            | Record::ReferenceOffsets(_)
             | Record::ReferencesEnd(_) => {}
         }
     }

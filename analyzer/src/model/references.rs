@@ -79,6 +79,8 @@ pub struct Graph {
     used: FxHashMap<u32, u32>,
     /// A bit for each block with doubtful words.
     doubtful: Vec<u64>,
+    /// Words that may be offsets of blocks to which no address leads.
+    pub offsets: Vec<Edge>,
 }
 
 /// What leads to a block.
@@ -127,6 +129,13 @@ impl GraphBuilder {
         graph.references.push(Reference::new(&edge));
     }
 
+    /// Adds a word that may be an offset.
+    pub fn offset(&mut self, edge: Edge) {
+        if self.graph.offsets.len() < MOST_EDGES {
+            self.graph.offsets.push(edge);
+        }
+    }
+
     /// Adds a reference in a region.
     pub fn root(&mut self, edge: Edge) {
         if self.roots.len() < MOST_EDGES {
@@ -152,6 +161,7 @@ impl GraphBuilder {
         graph.starts.resize(count + 1, graph.references.len() as u32);
         bad += graph.remove_bad_targets();
         graph.regions = regions;
+        graph.offsets.retain(|edge| edge.source.max(edge.target) < count as u64);
         for edge in roots {
             let region = usize::try_from(edge.source).ok().and_then(|number| graph.regions.get(number));
             let Some(region) = region.filter(|_| edge.target < count as u64) else {

@@ -160,6 +160,7 @@ fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> 
     };
     search.roots(&head.regions, &threads, &mut put).map_err(|error| error.to_string())?;
     search.blocks(&mut put).map_err(|error| error.to_string())?;
+    search.offsets(&mut put).map_err(|error| error.to_string())?;
     lacks.extend(search.found.lacks());
     reading.add(Record::ReferencesEnd(ReferencesEnd {
         end_tick: tick,

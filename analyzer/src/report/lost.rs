@@ -2,7 +2,7 @@
 //!
 //! That no pointer was found is one sign. A program may hide a pointer (XOR, compression, tags in
 //! the high bits), so a second sign is needed before we call a block lost: it is old, or many of
-//! its site are alike. In a core we also look for pointers in a disguise. A cycle is proven if its
+//! its site are alike. Offsets in place of addresses are looked for, and in a core pointers in other disguises. A cycle is proven if its
 //! counts of references are those that its own blocks have.
 
 use super::holders::{Amount, Counts, Holders};
@@ -84,7 +84,7 @@ pub struct Lost {
     pub stale: Amount,
     /// The environment that the program made before `setenv` copied it: nobody frees that.
     pub replaced: Amount,
-    /// What words of a core lead to that are pointers in a disguise, and in which; empty if none do.
+    /// What words lead to that are pointers in a disguise, and in which; empty if none do.
     pub hidden: Amount,
     pub disguise: &'static str,
     /// Why nothing is judged: references are missing. Empty if none are.
@@ -131,7 +131,8 @@ fn found(holders: &Holders<'_>) -> Lost {
     });
     let mut words = None;
     for group in groups(holders, heads) {
-        if let Some(disguise) = disguise(holders, &group, &mut words) {
+        let as_offsets = is_held_by_offsets(holders, &group).then_some("offsets in place of addresses");
+        if let Some(disguise) = as_offsets.or_else(|| disguise(holders, &group, &mut words)) {
             found.hidden.join(group.amount);
             found.disguise = disguise;
             continue;
@@ -148,6 +149,33 @@ fn found(holders: &Holders<'_>) -> Lost {
         found.groups.push(group);
     }
     found
+}
+
+/// Returns whether words of blocks that are held are the offsets of a group's blocks. A number may be one by
+/// chance, and of blocks that are alike each may have the same one before it, such as its size. So of
+/// many blocks nearly all must have it in the same word of blocks that are alike, at distances that differ.
+fn is_held_by_offsets(holders: &Holders<'_>, group: &LostGroup) -> bool {
+    /// Blocks that words of one kind lead to, and the distances.
+    type Found = (FxHashSet<u64>, FxHashSet<u64>);
+    let graph = &holders.snapshot.graph;
+    if group.is_cycle || graph.offsets.is_empty() {
+        return false;
+    }
+    let heads: FxHashSet<u64> = group.heads.iter().map(|block| u64::from(*block)).collect();
+    let mut by_word: FxHashMap<(u32, u64, u64), Found> = FxHashMap::default();
+    let of_group = graph.offsets.iter().filter(|edge| heads.contains(&edge.target));
+    for edge in of_group.filter(|edge| holders.is_held(edge.source as u32)) {
+        let [source, target] = [edge.source, edge.target].map(|block| graph.block(block as u32).address);
+        let word = (holders.alike(graph.blocks.site(edge.source as u32)), edge.offset, edge.inside);
+        let (found, distances) = by_word.entry(word).or_default();
+        found.insert(edge.target);
+        distances.insert(target.wrapping_sub(source));
+    }
+    if group.times < MANY {
+        let all: FxHashSet<u64> = by_word.into_values().flat_map(|(found, _)| found).collect();
+        return all.len() == heads.len();
+    }
+    by_word.values().any(|(found, distances)| 10 * found.len() >= 9 * heads.len() && 4 * distances.len() >= heads.len())
 }
 
 /// Returns the disguise in which pointers to the blocks of a group are in the memory of a core. Its words

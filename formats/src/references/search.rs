@@ -1,5 +1,7 @@
 //! Finds the words that are addresses of blocks.
 
+mod offsets;
+
 use super::blocks::BlockTable;
 use super::regions::StoppedThread;
 use super::{ADDRESS_BITS, Memory};
@@ -53,8 +55,18 @@ pub struct Search<'a> {
     deadline: Instant,
     buffer: Vec<u8>,
     span: usize,
+    /// A bit for each block to which another block or a region leads.
+    referred: Vec<u64>,
     /// What was found so far.
     pub found: Counts,
+}
+
+/// Bytes of a block, from `offset` on.
+struct Piece<'b> {
+    number: usize,
+    at: u64,
+    offset: u64,
+    bytes: &'b [u8],
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
@@ -72,7 +84,8 @@ impl<'a> Search<'a> {
         deadline: Instant,
     ) -> Search<'a> {
         let (buffer, found) = (vec![0; WINDOW], Counts::default());
-        Search { table, memory, files, code, libc, empty: &[], deadline, buffer, span: 0, found }
+        let referred = vec![0; table.len().div_ceil(64)];
+        Search { table, memory, files, code, libc, empty: &[], deadline, buffer, span: 0, referred, found }
     }
 
     /// Leaves out free memory and the allocator's own, in ascending order, where it has blocks that are not
@@ -97,6 +110,7 @@ impl<'a> Search<'a> {
                 let registers = threads.iter().find(|thread| thread.tid == region.thread);
                 for (word, value) in (0..).zip(registers.into_iter().flat_map(|thread| &thread.registers)) {
                     if let Some((target, inside)) = self.target(*value) {
+                        self.refer(target);
                         packer.push(Edge { source: number, offset: 8 * word, target, inside });
                         self.found.root_edges += 1;
                     }
@@ -132,6 +146,7 @@ impl<'a> Search<'a> {
                     if is_libc && search.is_chunk(target, inside) {
                         return false;
                     }
+                    search.refer(target);
                     is_full |= packer.push(Edge { source: number, offset: first + 8 * word, target, inside });
                     search.found.root_edges += 1;
                     true
@@ -186,9 +201,28 @@ impl<'a> Search<'a> {
         Some((number as u64, word - self.table.get(number)?.address))
     }
 
+    fn refer(&mut self, target: u64) {
+        if let Some(bits) = self.referred.get_mut(target as usize / 64) {
+            *bits |= 1 << (target % 64);
+        }
+    }
+
     /// Searches the blocks.
     pub fn blocks(&mut self, put: Put<'_>) -> io::Result<()> {
         let (mut blocks, mut edges) = (BlockPacker::default(), EdgePacker::default());
+        self.each_piece(|search, piece| {
+            let Piece { number, at, offset, bytes } = piece;
+            if offset == 0 && blocks.push(&search.described(number, bytes)) {
+                put_all(blocks.take()?.map(Record::ReferenceBlocks), put)?;
+            }
+            search.edges_of(number, at, offset, bytes, &mut edges, put)
+        })?;
+        put_all(blocks.take()?.map(Record::ReferenceBlocks), put)?;
+        put_all(edges.take_edges()?.map(Record::ReferenceEdges), put)
+    }
+
+    /// Reads each block, in pieces if it is large. Those that are not read for want of time have no bytes.
+    fn each_piece(&mut self, mut visit: impl FnMut(&mut Self, Piece<'_>) -> io::Result<()>) -> io::Result<()> {
         let mut first = 0;
         while first < self.table.len() {
             let (start, next) = self.window(first);
@@ -198,21 +232,27 @@ impl<'a> Search<'a> {
                 let is_read = self.read(start, length);
                 let buffer = std::mem::take(&mut self.buffer);
                 for number in first..next {
-                    let (from, to) = (self.address(number), self.table.end(number));
-                    let bytes = if is_read { &buffer[(from - start) as usize..(to - start) as usize] } else { &[] };
-                    if blocks.push(&self.described(number, bytes)) {
-                        put_all(blocks.take()?.map(Record::ReferenceBlocks), put)?;
-                    }
-                    self.edges_of(number, from, 0, bytes, &mut edges, put)?;
+                    let (at, to) = (self.address(number), self.table.end(number));
+                    let bytes = if is_read { &buffer[(at - start) as usize..(to - start) as usize] } else { &[] };
+                    visit(self, Piece { number, at, offset: 0, bytes })?;
                 }
                 self.buffer = buffer;
             } else {
-                self.large_block(first, &mut blocks, &mut edges, put)?;
+                let mut at = start;
+                while at < last_end {
+                    // Words are aligned: so is each window but the first one.
+                    let length = (last_end - at).min(WINDOW as u64 - at % 8) as usize;
+                    let is_read = self.read(at, length);
+                    let buffer = std::mem::take(&mut self.buffer);
+                    let bytes = if is_read { &buffer[..length] } else { &[] };
+                    visit(self, Piece { number: first, at, offset: at - start, bytes })?;
+                    self.buffer = buffer;
+                    at += length as u64;
+                }
             }
             first = next;
         }
-        put_all(blocks.take()?.map(Record::ReferenceBlocks), put)?;
-        put_all(edges.take_edges()?.map(Record::ReferenceEdges), put)
+        Ok(())
     }
 
     fn address(&self, number: usize) -> u64 {
@@ -232,31 +272,6 @@ impl<'a> Search<'a> {
             (end, next) = (to, next + 1);
         }
         (start, next)
-    }
-
-    fn large_block(
-        &mut self,
-        number: usize,
-        blocks: &mut BlockPacker,
-        edges: &mut EdgePacker,
-        put: Put<'_>,
-    ) -> io::Result<()> {
-        let (start, end) = (self.address(number), self.table.end(number));
-        let (mut at, mut is_described) = (start, false);
-        while at < end {
-            // Words are aligned: so is each window but the first one.
-            let length = (end - at).min(WINDOW as u64 - at % 8) as usize;
-            let is_read = self.read(at, length);
-            let buffer = std::mem::take(&mut self.buffer);
-            let bytes = if is_read { &buffer[..length] } else { &[] };
-            if !std::mem::replace(&mut is_described, true) && blocks.push(&self.described(number, bytes)) {
-                put_all(blocks.take()?.map(Record::ReferenceBlocks), put)?;
-            }
-            self.edges_of(number, at, at - start, bytes, edges, put)?;
-            self.buffer = buffer;
-            at += length as u64;
-        }
-        Ok(())
     }
 
     /// Adds the edges of some bytes of a block, which begin at `at`, `offset` bytes after its start.
@@ -279,6 +294,9 @@ impl<'a> Search<'a> {
             // Into itself, as in a short std::string. One to its start may be counted, as an Rc is.
             if target == number as u64 && inside > 0 {
                 continue;
+            }
+            if target != number as u64 {
+                self.refer(target);
             }
             self.found.edges += 1;
             // Offsets are multiples of 8: those of a block that is not aligned begin at its first word.

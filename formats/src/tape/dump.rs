@@ -104,6 +104,7 @@ fn line(record: &Record) -> String {
         Record::ReferenceBlocks(r) => format!("blocks of references {}+{}", r.first, r.count),
         Record::ReferenceEdges(r) => format!("references of blocks, {} bytes", r.plain_length),
         Record::ReferenceRoots(r) => format!("references of regions, {} bytes", r.plain_length),
+        Record::ReferenceOffsets(r) => format!("offsets of blocks, {} bytes", r.plain_length),
         Record::ReferencesEnd(r) => references_end(r),
         Record::Segment(r) => segment(r),
         Record::Inherited(r) => {

@@ -14,7 +14,7 @@ pub use sums::*;
 use super::division::Division;
 use super::field::{Added, Field, Text};
 use super::mappings::Mappings;
-use super::references::{ReferenceBlocks, ReferenceEdges, ReferenceRoots, References, ReferencesEnd};
+use super::references::{ReferenceBlocks, ReferenceEdges, ReferenceOffsets, ReferenceRoots, References, ReferencesEnd};
 use super::residency::Residency;
 use super::symbols::Symbols;
 use crate::{Cursor, Format, Result, tape_record};
@@ -490,5 +490,5 @@ macro_rules! records {
 records! {
     1 Process 2 Module 3 ModuleGone 4 Sites 5 Thread 6 Chunk 7 Accounts 8 Loss 9 Clock 10 Summary 11 End 12 Note 13 Inherited
     14 History 15 Code 16 Symbols 17 Segment 18 HistoryErrors 19 Mark 20 Residency 21 Mappings
-    22 Division 23 References 24 ReferenceBlocks 25 ReferenceEdges 26 ReferenceRoots 27 ReferencesEnd
+    22 Division 23 References 24 ReferenceBlocks 25 ReferenceEdges 26 ReferenceRoots 27 ReferencesEnd 28 ReferenceOffsets
 }

@@ -1,7 +1,7 @@
 //! Which block holds which, at one point in time: the file `references.tape`.
 //!
 //! It has the records of a tape: first one [`References`], then any number of
-//! [`ReferenceBlocks`], [`ReferenceEdges`] and [`ReferenceRoots`], and last [`ReferencesEnd`],
+//! [`ReferenceBlocks`], [`ReferenceEdges`], [`ReferenceRoots`] and [`ReferenceOffsets`], and last [`ReferencesEnd`],
 //! which a truncated file lacks. Blocks are numbered from 0 in ascending order of their addresses.
 
 use super::Codec;
@@ -107,6 +107,23 @@ tape_record! {
         stored: Text,
     }
 }
+
+tape_record! {
+    /// Kind 28: words in blocks that may be offsets of blocks to which no address leads.
+    ReferenceOffsets {
+        /// How the bytes are stored: a number of [`Codec`].
+        codec: u8,
+        /// Length of the unpacked bytes.
+        plain_length: u32,
+        /// The bytes as stored; [`ReferenceOffsets::each`] reads them.
+        stored: Text,
+    }
+}
+
+/// What [`Edge::inside`] says of such a word: it counts from the start of its block, or from itself.
+pub const OFFSET_FROM_BLOCK: u64 = 0;
+/// See [`OFFSET_FROM_BLOCK`].
+pub const OFFSET_FROM_WORD: u64 = 1;
 
 tape_record! {
     /// Kind 27, the last record: what was found.
@@ -282,6 +299,15 @@ impl EdgePacker {
         Ok(taken.map(|(codec, plain_length, stored)| ReferenceEdges { codec, plain_length, stored }))
     }
 
+    /// Returns the offsets so far as a record, or `None` if there are none.
+    ///
+    /// # Errors
+    /// When the compression library fails.
+    pub fn take_offsets(&mut self) -> std::io::Result<Option<ReferenceOffsets>> {
+        let taken = self.take()?;
+        Ok(taken.map(|(codec, plain_length, stored)| ReferenceOffsets { codec, plain_length, stored }))
+    }
+
     /// Returns the edges of regions so far as a record, or `None` if there are none.
     ///
     /// # Errors
@@ -402,6 +428,17 @@ impl ReferenceEdges {
     /// When the bytes are not edges.
     pub fn each(&self, mut visit: impl FnMut(Edge)) -> Result<()> {
         let numbers = Numbers::of(self.codec, self.plain_length, &self.stored, "ReferenceEdges.stored")?;
+        each_edge(numbers, &mut visit)
+    }
+}
+
+impl ReferenceOffsets {
+    /// Reads the words, with their blocks. Nothing is known of the numbers.
+    ///
+    /// # Errors
+    /// When the bytes are not edges.
+    pub fn each(&self, mut visit: impl FnMut(Edge)) -> Result<()> {
+        let numbers = Numbers::of(self.codec, self.plain_length, &self.stored, "ReferenceOffsets.stored")?;
         each_edge(numbers, &mut visit)
     }
 }

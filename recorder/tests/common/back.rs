@@ -112,6 +112,7 @@ pub(crate) fn read(folder: &Path) -> Back {
                 | Record::ReferenceBlocks(_)
                 | Record::ReferenceEdges(_)
                 | Record::ReferenceRoots(_)
+                | Record::ReferenceOffsets(_)
                 | Record::ReferencesEnd(_)
                 | Record::Mark(_) => {}
             },
