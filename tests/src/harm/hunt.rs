@@ -169,6 +169,9 @@ impl Hunt {
 
     fn difference(&self, case: &Case, way: &Way, bare: &Observation) -> Option<String> {
         let seen = self.bench.run(case, way);
+        if seen.is_stuck() && bare.runs_away() {
+            return None;
+        }
         bare.difference(&seen).or_else(|| match way {
             Way::Recorded(options) => {
                 let is_sampled = options.iter().any(|option| option.starts_with("--sample"));

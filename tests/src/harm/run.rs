@@ -19,6 +19,9 @@ const LONGEST_BARE: Duration = Duration::from_secs(10);
 /// on an idle machine, and the machine may be thirty times busier.
 const LONGEST: Duration = Duration::from_secs(45);
 
+/// Duration of a case without the library from which on it may take the maximum with it.
+const RUNAWAY: Duration = Duration::from_millis(250);
+
 /// Size of `struct shared` of `harm_log.h`: a page, then the logs of the threads.
 const LOG_HEADER: u64 = 4096;
 const LOG_BYTES: u64 = LOG_HEADER + 128 * (128 << 10);
@@ -39,7 +42,7 @@ pub enum Way {
 }
 
 /// The observable results of a case, which must not depend on the kind of run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Observation {
     /// The exit status as a shell shows it (`exit 0`), or that it did not end.
     pub end: String,
@@ -51,11 +54,13 @@ pub struct Observation {
     pub log: Vec<String>,
     /// Counts of the program itself.
     pub counts: Counts,
+    /// How long it took.
+    pub took: Duration,
 }
 
 /// Counts of the program itself. They are not compared, since a signal may come between an action
 /// and its count.
-#[derive(Clone, Copy, Debug, Default, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Number of processes that libc's functions started.
     pub processes: u64,
@@ -66,16 +71,16 @@ pub struct Counts {
     pub frees: u64,
 }
 
-impl PartialEq for Counts {
-    fn eq(&self, _: &Counts) -> bool {
-        true
-    }
-}
-
 impl Observation {
     /// Returns whether the program was still running after the maximum duration.
     pub fn is_stuck(&self) -> bool {
         self.end == "does not end"
+    }
+
+    /// Returns whether it takes long by itself, as a handler does that a fault calls again and again until its stack
+    /// is full. With the library it takes that much longer.
+    pub fn runs_away(&self) -> bool {
+        self.took > RUNAWAY
     }
 
     /// Returns the standard error of another run without what is documented: a program that cannot start,
@@ -221,10 +226,12 @@ impl Bench {
         command
             .stdout(File::create(path("stdout")).expect("a file"))
             .stderr(File::create(path("stderr")).expect("a file"));
+        let start = Instant::now();
         let end = end(command, if matches!(way, Way::Bare) { LONGEST_BARE } else { LONGEST });
+        let took = start.elapsed();
         let (log, counts) = read_log(&path("log"));
         let read = |name: &str| fs::read(path(name)).unwrap_or_default();
-        Observation { end, stdout: read("stdout"), stderr: read("stderr"), log, counts }
+        Observation { end, stdout: read("stdout"), stderr: read("stderr"), log, counts, took }
     }
 }
 
