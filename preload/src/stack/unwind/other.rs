@@ -39,8 +39,8 @@ pub(crate) struct OtherStack<'a> {
 }
 
 /// Bytes that the kernel copies at once. A call for each word of a deep stack took longer than the interval
-/// of a program's timer, whose handlers then ran for ever.
-const COPIED: usize = 256;
+/// of a program's timer, whose handlers then ran for ever. With 256 they took too much of a small stack.
+const COPIED: usize = 128;
 
 impl OtherStack<'_> {
     /// Returns the stack for a walk from `sp`, the address of a hook's return address. The thread's
