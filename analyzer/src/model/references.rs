@@ -16,6 +16,8 @@ pub const NONE: u32 = u32::MAX;
 /// Maximum number of blocks and of references that are kept: 1.25 GiB.
 pub const MOST_BLOCKS: usize = 1 << 25;
 const MOST_EDGES: usize = 1 << 26;
+/// Maximum number of words that are kept which may be offsets.
+const MOST_OFFSETS: usize = 1 << 20;
 
 /// A reference outside of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +81,8 @@ pub struct Graph {
     used: FxHashMap<u32, u32>,
     /// A bit for each block with doubtful words.
     doubtful: Vec<u64>,
-    /// Words that may be offsets of blocks to which no address leads.
-    pub offsets: Vec<Edge>,
+    /// Words that may be offsets of blocks to which no address leads, in the order of those.
+    offsets: Vec<Edge>,
 }
 
 /// What leads to a block.
@@ -131,7 +133,7 @@ impl GraphBuilder {
 
     /// Adds a word that may be an offset.
     pub fn offset(&mut self, edge: Edge) {
-        if self.graph.offsets.len() < MOST_EDGES {
+        if self.graph.offsets.len() < MOST_OFFSETS {
             self.graph.offsets.push(edge);
         }
     }
@@ -162,6 +164,7 @@ impl GraphBuilder {
         bad += graph.remove_bad_targets();
         graph.regions = regions;
         graph.offsets.retain(|edge| edge.source.max(edge.target) < count as u64);
+        graph.offsets.sort_by_key(|edge| edge.target);
         for edge in roots {
             let region = usize::try_from(edge.source).ok().and_then(|number| graph.regions.get(number));
             let Some(region) = region.filter(|_| edge.target < count as u64) else {
@@ -279,6 +282,13 @@ impl Graph {
     pub fn references(&self, block: u32) -> &[Reference] {
         let range = |number: usize| self.starts.get(number).map_or(0, |start| *start as usize);
         self.references.get(range(block as usize)..range(block as usize + 1)).unwrap_or_default()
+    }
+
+    /// Returns the words that may be offsets of a block.
+    pub fn offsets_of(&self, block: u32) -> &[Edge] {
+        let from = self.offsets.partition_point(|edge| edge.target < u64::from(block));
+        let length = self.offsets[from..].partition_point(|edge| edge.target == u64::from(block));
+        &self.offsets[from..from + length]
     }
 
     /// Returns the references in a block that are not doubtful.

@@ -158,13 +158,14 @@ fn is_held_by_offsets(holders: &Holders<'_>, group: &LostGroup) -> bool {
     /// Blocks that words of one kind lead to, and the distances.
     type Found = (FxHashSet<u64>, FxHashSet<u64>);
     let graph = &holders.snapshot.graph;
-    if group.is_cycle || graph.offsets.is_empty() {
+    if group.is_cycle {
         return false;
     }
-    let heads: FxHashSet<u64> = group.heads.iter().map(|block| u64::from(*block)).collect();
+    let heads = &group.heads;
     let mut by_word: FxHashMap<(u32, u64, u64), Found> = FxHashMap::default();
-    let of_group = graph.offsets.iter().filter(|edge| heads.contains(&edge.target));
-    for edge in of_group.filter(|edge| holders.is_held(edge.source as u32)) {
+    for edge in
+        heads.iter().flat_map(|block| graph.offsets_of(*block)).filter(|edge| holders.is_held(edge.source as u32))
+    {
         let [source, target] = [edge.source, edge.target].map(|block| graph.block(block as u32).address);
         let word = (holders.alike(graph.blocks.site(edge.source as u32)), edge.offset, edge.inside);
         let (found, distances) = by_word.entry(word).or_default();
