@@ -13,10 +13,13 @@
 #include <sys/wait.h>
 #include <ucontext.h>
 static unsigned long pairs, done_pairs;
+/* After so many pairs each stack is known; this call marks the place. */
+#define KNOWN 200
 static ucontext_t back, there;
 NOINLINE static void at_depth(unsigned left) {
     volatile char room[100];
     room[0] = 0;
+    if (!left && done_pairs == KNOWN) must(write(1, "known\n", 6) == 6, "write");
     if (left) at_depth(left - 1);
     else if (++done_pairs != pairs) free(malloc(811));
     else must(malloc(1709) != 0, "a block that is kept");

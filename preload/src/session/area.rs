@@ -221,13 +221,8 @@ impl Area {
             let (before, length) = self.mapped_segment(table, segment - 1)?;
             let bytes = bytes as usize;
             let part = if table == Table::Nodes { Part::Sixteenth } else { Part::Quarter };
-            let base = sys::map_behind(before.wrapping_add(length - sys::GUARD), bytes, part)?;
-            let start = table.segments().start(segment) * self.layout.entry_bytes(table, segment);
-            let origin = (base as usize).wrapping_sub(start as usize);
-            // Another thread may have been faster.
-            if origin == 0 || known.compare_exchange(0, origin, Release, Relaxed).is_err() {
-                sys::unmap(base, bytes);
-            }
+            let page = before.wrapping_add(length - sys::GUARD);
+            sys::map_once(known, self.start(table, segment), (page, bytes, part), sys::map_behind)?;
         }
         Some(origins[last].load(Acquire)).filter(|origin| *origin != 0)
     }
@@ -237,8 +232,13 @@ impl Area {
     fn mapped_segment(&self, table: Table, segment: usize) -> Option<(*mut u8, usize)> {
         let origin = ORIGINS[table as usize][segment].load(Acquire);
         let (_, bytes) = self.layout.segment(table, segment).filter(|_| origin != 0)?;
-        let start = table.segments().start(segment) * self.layout.entry_bytes(table, segment);
-        Some((origin.wrapping_add(start as usize) as *mut u8, bytes as usize))
+        Some((origin.wrapping_add(self.start(table, segment)) as *mut u8, bytes as usize))
+    }
+
+    /// Returns how far the first entry of a segment is from its origin.
+    #[inline(never)]
+    fn start(&self, table: Table, segment: usize) -> usize {
+        (table.segments().start(segment) * self.layout.entry_bytes(table, segment)) as usize
     }
 
     /// Returns the address of the first page.

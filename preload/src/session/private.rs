@@ -114,24 +114,27 @@ pub(crate) fn publish(header: &heaptape_wire::Header) {
     }
 }
 
+/// Maps a segment of states.
+fn map_states(_page: *mut u8, bytes: usize, part: Part) -> Option<*mut u8> {
+    let base = wiped_later(bytes, part)?;
+    // A thread uses little of its state, and with huge pages it would pay for all of it.
+    sys::advise(base, bytes, libc::MADV_NOHUGEPAGE);
+    Some(base)
+}
+
 /// Returns the memory for the state of a slot, which has `state_bytes`, and maps it if needed.
 /// Returns `None` if there is no memory for it.
 pub(crate) fn thread_state(slot: u32, state_bytes: usize) -> Option<*mut u8> {
     let segment = STATES.of(slot);
     let start = STATES.start(segment) as usize * state_bytes;
     let known = STATE_ORIGINS.get(segment)?;
-    if known.load(Acquire) == 0 {
-        let bytes = (STATES.start(segment + 1) - STATES.start(segment)) as usize * state_bytes;
-        let base = wiped_later(bytes, Part::Quarter)?;
-        // A thread uses little of its state, and with huge pages it would pay for all of it.
-        sys::advise(base, bytes, libc::MADV_NOHUGEPAGE);
-        let origin = (base as usize).wrapping_sub(start);
-        // Another thread may have been faster.
-        if origin == 0 || known.compare_exchange(0, origin, Release, Relaxed).is_err() {
-            sys::unmap(base, bytes);
+    let origin = match known.load(Acquire) {
+        0 => {
+            let bytes = (STATES.start(segment + 1) - STATES.start(segment)) as usize * state_bytes;
+            sys::map_once(known, start, (core::ptr::null_mut(), bytes, Part::Quarter), map_states)?
         }
-    }
-    let origin = Some(known.load(Acquire)).filter(|origin| *origin != 0)?;
+        origin => origin,
+    };
     Some(origin.wrapping_add(slot as usize * state_bytes) as *mut u8)
 }
 

@@ -2,7 +2,7 @@
 
 use super::Need;
 use crate::arch;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Returns the address that a call that maps memory returned, or `None` for an error.
 fn address(result: isize) -> Option<*mut u8> {
@@ -70,6 +70,42 @@ pub(crate) fn map_private(bytes: usize, part: Part) -> Option<*mut u8> {
         return None;
     }
     Some(start)
+}
+
+/// What maps some bytes, behind a page of a file where there is one.
+pub(crate) type Map = fn(page: *mut u8, bytes: usize, part: Part) -> Option<*mut u8>;
+
+/// Maps memory that threads share, unless another one has: `known` is 0, or the address from which it is
+/// `start` bytes away. Returns that address, or `None` if there is no memory.
+///
+/// One thread at a time, since several that map the same, and unmap it again, may together be refused what
+/// a limit on locked memory leaves for one. Nobody waits for long: what interrupted the thread whose turn it
+/// is may be this one.
+#[inline(never)]
+pub(crate) fn map_once(
+    known: &AtomicUsize,
+    start: usize,
+    (page, bytes, part): (*mut u8, usize, Part),
+    map: Map,
+) -> Option<usize> {
+    static TURN: AtomicU32 = AtomicU32::new(0);
+    const LONGEST_MS: u32 = 50;
+    for _ in 0..LONGEST_MS {
+        if TURN.swap(1, Acquire) == 0 || !Need::SLEEP.is_allowed() {
+            break;
+        }
+        super::futex_wait(TURN.as_ptr(), 1, 1);
+    }
+    if known.load(Acquire) == 0
+        && let Some(base) = map(page, bytes, part)
+    {
+        let origin = (base as usize).wrapping_sub(start);
+        if origin == 0 || known.compare_exchange(0, origin, Release, Relaxed).is_err() {
+            unmap(base, bytes);
+        }
+    }
+    TURN.store(0, Release);
+    Some(known.load(Acquire)).filter(|origin| *origin != 0)
 }
 
 /// Maps zeros in place of a range that the caller owns. Where the program's limit leaves no private
@@ -187,4 +223,40 @@ pub(crate) fn unmap_at(at: *mut u8, bytes: usize) {
 #[inline(never)]
 pub(crate) fn advise(at: *mut u8, bytes: usize, advice: i32) -> bool {
     call!(SYS_madvise, at, bytes, advice) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn threads_that_need_the_same_memory_map_it_once() {
+        static MAPPED: AtomicUsize = AtomicUsize::new(0);
+        static INNER: AtomicUsize = AtomicUsize::new(0);
+        fn slow(_page: *mut u8, bytes: usize, part: Part) -> Option<*mut u8> {
+            MAPPED.fetch_add(1, Relaxed);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            map_private(bytes, part)
+        }
+        fn interrupted(page: *mut u8, bytes: usize, part: Part) -> Option<*mut u8> {
+            map_once(&INNER, 0, (page, bytes, part), |_, bytes, part| map_private(bytes, part))?;
+            None
+        }
+        let (known, barrier) = (AtomicUsize::new(0), Barrier::new(8));
+        let map = || {
+            barrier.wait();
+            map_once(&known, 64, (core::ptr::null_mut(), 4096, Part::All), slow)
+        };
+        std::thread::scope(|scope| {
+            let threads: [_; 8] = core::array::from_fn(|_| scope.spawn(map));
+            let origins = threads.map(|thread| thread.join().expect("a thread"));
+            assert!(origins.iter().all(|origin| origin.is_some() && *origin == origins[0]), "{origins:?}");
+        });
+        assert_eq!(MAPPED.load(Relaxed), 1);
+        // A handler of the thread that maps memory needs some, too, and waits for a while.
+        let known = AtomicUsize::new(0);
+        assert_eq!(map_once(&known, 0, (core::ptr::null_mut(), 4096, Part::All), interrupted), None);
+        assert_ne!(INNER.load(Relaxed), 0);
+    }
 }

@@ -154,7 +154,11 @@ pub(crate) fn run(
         };
         while let Some(next) = command.take() {
             match next {
-                Command::Start(session, worker) => drain.start(session, worker),
+                Command::Start(session, worker) => {
+                    drain.start(session, worker);
+                    // Its rings were not among them.
+                    settled = 0;
+                }
                 Command::End(id, end) => drain.end(id, end, true),
                 Command::PrepareFork(parent, tick, done) => {
                     drain.prepare_fork(parent, tick);
@@ -465,4 +469,48 @@ fn short_name(exe: &[u8]) -> Vec<u8> {
     const MAX_NAME: usize = 15;
     let name = exe.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     name[..name.len().min(MAX_NAME)].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::sys::Mapping;
+    use crate::session::traced_process::SessionBuilder;
+    use crossbeam_channel::unbounded;
+    use wire::{Params, Record};
+
+    /// A process that has published one record, and its session.
+    fn session(id: SessionId) -> Arc<Session> {
+        let (mapping, _file) = Mapping::create(Params::default()).expect("an area");
+        let slot = mapping.slot(0).expect("a slot");
+        slot.owner.0.tid.store(7, Release);
+        mapping.ring(0).expect("a ring").put(0, Record::dropped(1));
+        slot.producer.0.reservation.store(1, Release);
+        slot.producer.0.head.store(1, Release);
+        mapping.header().slots_used.0.store(1, Release);
+        SessionBuilder::of_this_process(id, mapping)
+    }
+
+    /// Two short processes that are in the queue when the drain gets to it: what is asked of each comes
+    /// after its records.
+    #[test]
+    fn what_is_asked_of_a_process_comes_after_its_records() {
+        let (commands, inputs) = unbounded();
+        for id in [1, 2] {
+            commands.send(Command::Start(session(id), 0)).expect("a queue");
+            let note = ProcessCommand::Note("asked".into());
+            commands.send(Command::ProcessSettled(id, note)).expect("a queue");
+        }
+        drop(commands);
+        let ((worker, messages), (residency, _requests), (_free, batches)) = (unbounded(), unbounded(), unbounded());
+        let outputs = Outputs { workers: vec![worker], residency };
+        run(Clock::choose(), &inputs, outputs, batches, InFlight::new(None));
+        let messages: Vec<Message> = messages.iter().collect();
+        for id in [1, 2] {
+            let is_read = |message: &Message| matches!(message, Message::Batch(of, batch) if *of == id && !batch.records.is_empty());
+            let is_asked = |message: &Message| matches!(message, Message::Process(of, _) if *of == id);
+            let (read, asked) = (messages.iter().position(is_read), messages.iter().position(is_asked));
+            assert!(read.is_some() && read < asked, "{id}: {read:?} {asked:?}");
+        }
+    }
 }

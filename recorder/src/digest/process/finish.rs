@@ -62,14 +62,10 @@ impl ProcessRecording {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::clock::Clock;
     use crate::os::sys::Mapping;
-    use crate::session::traced_process::{Attached, Ids, SessionBuilder};
+    use crate::session::traced_process::SessionBuilder;
     use crate::store::writer::Content;
-    use crate::target::jit_names::PerfMap;
-    use crate::target::module_files::ModuleFiles;
-    use crate::target::proc::Process;
-    use formats::tape::{Origin, Record};
+    use formats::tape::Record;
     use std::sync::Arc;
     use wire::Params;
 
@@ -77,24 +73,8 @@ mod tests {
     /// if `says`, was seen to have ended later, and its recording is finished much later.
     fn ended(says: bool, end: End) -> (Option<Moment>, Moment, Moment) {
         let (mapping, _file) = Mapping::create(Params::default()).expect("an area");
-        let pid = std::process::id();
-        let ids = Ids { pid, hello_pid: pid, uid: 0 };
-        let process = Process::read(pid);
-        let clock = Clock::choose();
-        let (code, files) =
-            (PerfMap::of(pid, pid, 0, 0, 0), ModuleFiles::of(crate::os::aside::Owner { pid, uid: 0 }, None, &[]));
-        let attached = Attached {
-            ids,
-            origin: Origin::Start,
-            page_size: 4096,
-            start_tick: clock.now(),
-            process,
-            mapping,
-            code,
-            files,
-        };
-        let folder = std::env::temp_dir().join("nothing-is-written");
-        let session = SessionBuilder::new(1, attached, folder, Arc::default(), clock, 1_000_000_000).build();
+        let session = SessionBuilder::of_this_process(1, mapping);
+        let clock = session.clock;
         let later = || {
             let before = clock.now();
             while clock.now() == before {}

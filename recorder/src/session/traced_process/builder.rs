@@ -130,6 +130,26 @@ impl SessionBuilder {
         SessionBuilder { session }
     }
 
+    /// Creates the session of this process, that writes nothing.
+    #[cfg(test)]
+    pub(crate) fn of_this_process(id: SessionId, mapping: Mapping) -> Arc<Session> {
+        let pid = std::process::id();
+        let clock = Clock::choose();
+        let owner = crate::os::aside::Owner { pid, uid: 0 };
+        let attached = Attached {
+            ids: Ids { pid, hello_pid: pid, uid: 0 },
+            origin: Origin::Start,
+            page_size: page_bytes() as u32,
+            start_tick: clock.now(),
+            process: Process::read(pid),
+            mapping,
+            code: PerfMap::of(pid, pid, 0, 0, 0),
+            files: ModuleFiles::of(owner, None, &[]),
+        };
+        let folder = std::env::temp_dir().join("nothing-is-written");
+        SessionBuilder::new(id, attached, folder, Arc::default(), clock, 1_000_000_000).build()
+    }
+
     /// Names the fork from which the process comes.
     #[must_use]
     pub(crate) fn forked(mut self, fork: Option<Fork>) -> SessionBuilder {
