@@ -10,8 +10,8 @@ use heaptape_formats::recording::Exit;
 /// Why there is no answer.
 const NOT_RECORDED: &str = "it was not recorded which block holds which";
 /// What helps.
-const REMEDY: &str = "that is read at the end of a program under record --references that ends by exit or by the return of main \
-                      and is not linked statically; of one that runs, heaptape holds --live PID reads it";
+const REMEDY: &str = "heaptape record --references reads that when a program calls exit or returns from main (not of a static one), \
+                      and heaptape holds --live PID while one runs";
 
 /// How a process ended of which no references are there.
 pub(super) struct Ending {
@@ -64,7 +64,10 @@ mod tests {
         };
         let told = |ends: &[Ending]| error(ends).to_string();
         let killed = told(&[ended(Exit::Signal(9))]);
-        assert!(killed.contains("in shop (pid 7), ended by signal 9: that is read at the end"), "{killed}");
+        assert!(
+            killed.contains("in shop (pid 7), ended by signal 9: heaptape record --references reads that when"),
+            "{killed}"
+        );
         assert!(!killed.contains("--core"), "{killed}");
         let crashed = told(&[ended(Exit::Code(0)), ended(Exit::Signal(11))]);
         assert!(crashed.contains("ended by signal 11") && crashed.contains("heaptape holds --core CORE"), "{crashed}");
