@@ -29,8 +29,8 @@ pub(crate) struct Workspace {
     bytes: AtomicUsize,
 }
 
-/// The memory of the first two, for a stack and lists. They need no system call: a sandbox may
-/// forbid `mmap`.
+/// The memory of the first two, for a stack, and for another one, then lists. They need no system
+/// call: a sandbox may forbid `mmap`, and a limit leave no address space.
 #[repr(align(4096))]
 struct First(UnsafeCell<[[u8; STACK]; FIRST]>);
 const FIRST: usize = 2;
@@ -90,6 +90,11 @@ impl Workspace {
         self.first().unwrap_or_else(|| self.memory.load(Relaxed))
     }
 
+    /// Returns the end of a stack in this memory.
+    pub(crate) fn end_of_stack(&self) -> *mut u8 {
+        self.memory().wrapping_add(STACK)
+    }
+
     /// Calls `body` on a stack in this memory. Signals wait meanwhile where that is allowed: their
     /// handlers expect the program's own stack.
     ///
@@ -101,7 +106,7 @@ impl Workspace {
         let holds = Need::INSPECT.is_allowed();
         let signals = if holds { sys::hold_signals() } else { 0 };
         // SAFETY: the caller ensures that the call is sound. This thread has claimed the memory.
-        unsafe { arch::call_on_stack(argument, body, self.memory().wrapping_add(STACK)) };
+        unsafe { arch::call_on_stack(argument, body, self.end_of_stack()) };
         if holds {
             sys::release_signals(signals);
         }

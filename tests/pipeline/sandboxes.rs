@@ -90,3 +90,25 @@ fn programs_that_landlock_keeps_from_the_library_say_nothing() {
     assert_eq!(named.len(), 2, "{named:?}");
     assert!(named.iter().all(|why| why.contains("cannot reach the recorder")), "{named:?}");
 }
+
+/// Nothing is left to map, neither for the helper that inspects the program nor for lists.
+#[test]
+fn programs_are_started_rightly_without_any_address_space() {
+    const STARTS: usize = 4;
+    /// The fourth is a system call of its own, and said otherwise.
+    const HOOKED: usize = 3;
+    let program = Program::new(target::c("starts_without_room"));
+    for arguments in [&[][..], &["sandbox"]] {
+        let program = program.clone().args(arguments);
+        let plain = program.plain().success();
+        assert_eq!(plain.text(), "0 ha\n1 ha\n2 ha\n3 ha\n", "the programs end with 7");
+        same(&plain, &program.preloaded());
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let recorded = recording.report().all("starts_without_room").count();
+        let named = recording.not_traced("starts_without_room");
+        assert!(named.iter().all(|why| why.contains("sandbox")), "{named:?}");
+        let expected = if arguments.is_empty() { (1 + STARTS, 0) } else { (1, HOOKED) };
+        assert_eq!((recorded, named.len()), expected, "{named:?}");
+    }
+}

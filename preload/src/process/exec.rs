@@ -225,7 +225,7 @@ unsafe extern "C" fn inspect(start: *mut c_void) {
         Some(index) => Some(argument(index) as Strings),
     };
     let mut inspection = Inspection::new();
-    if Need::INSPECT.is_allowed() {
+    let is_known = Need::INSPECT.is_allowed() && {
         let thread = sys::tid();
         descriptor_thread::run(true, |_| {
             match argument_kind {
@@ -248,8 +248,9 @@ unsafe extern "C" fn inspect(start: *mut c_void) {
                 true => inspection.report(UNKNOWN_CHILD, LoadRequest::No, 0),
                 false => inspection.report(0, LoadRequest::Exec, thread),
             };
-        });
-    } else {
+        })
+    };
+    if !is_known {
         let path = match argument_kind {
             ProgramArgument::Descriptor => 0,
             ProgramArgument::At => argument(1),
@@ -339,18 +340,24 @@ struct Inspection {
     texts: [u8; MAX_NOTICE_PATH],
 }
 
+/// Returns the reason if the program inherits a sandbox in which it cannot attach.
+fn sandbox() -> Option<UntracedReason> {
+    (!(Need::ATTACH.is_allowed() && Need::INSPECT.is_allowed())).then_some(UntracedReason::Sandbox)
+}
+
 impl Inspection {
     const fn new() -> Inspection {
         Inspection { reason: None, lacks_library: false, texts: [0; MAX_NOTICE_PATH] }
     }
 
-    /// Takes a program for one that would load the library, where a sandbox does not let this
-    /// process find out.
+    /// Takes a program for one that would load the library, where a sandbox, or too little memory, does
+    /// not let this process find out.
     fn in_sandbox(&mut self, path: usize, environment: Option<Strings>) {
         let mut copy = [0; MAX_NOTICE_PATH];
         let path = text(path, &mut copy).map_or(&b""[..], CStr::to_bytes);
         self.texts[..path.len()].copy_from_slice(path);
-        self.reason = misses_library(environment, &mut self.texts[path.len() + 1..]).or(Some(UntracedReason::Sandbox));
+        let missing = misses_library(environment, &mut self.texts[path.len() + 1..]);
+        self.reason = missing.or_else(sandbox);
     }
 
     /// Inspects the program at a path, whose address is the program's own argument.
@@ -370,8 +377,6 @@ impl Inspection {
         self.reason = file.untraced_reason();
         if self.reason.is_none_or(|reason| reason == UntracedReason::Static) {
             let missing = misses_library(environment, &mut self.texts[length + 1..]);
-            // The program inherits the sandbox.
-            let sandbox = || (!Need::ATTACH.is_allowed()).then_some(UntracedReason::Sandbox);
             self.reason = missing.or_else(|| self.unreachable()).or(self.reason).or_else(sandbox);
         }
         true

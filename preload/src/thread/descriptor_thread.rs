@@ -4,11 +4,8 @@
 //! work is done by a helper thread with its own descriptor table and its own working folder, while
 //! the calling thread waits.
 
-use crate::{arch, session, sys, timestamp};
+use crate::{arch, session, sys, timestamp, workspace};
 use core::ffi::c_void;
-
-/// Size of the helper's stack in bytes.
-const STACK: usize = 64 << 10;
 
 /// Work, and whether it runs in a helper.
 #[repr(C)]
@@ -17,13 +14,13 @@ struct Work<F> {
     body: F,
 }
 
-/// Runs `body` where no other thread sees its descriptors, with whether that is in a helper. Does
-/// not run it if that is not possible. With `keeps_locks` it may open any file.
-pub(crate) fn run<F: FnMut(bool)>(keeps_locks: bool, body: F) {
+/// Runs `body` where no other thread sees its descriptors, with whether that is in a helper. Returns
+/// whether that was possible. With `keeps_locks` it may open any file.
+pub(crate) fn run<F: FnMut(bool)>(keeps_locks: bool, body: F) -> bool {
     let mut work = Work { is_apart: false, body };
     // SAFETY: `call` gets the address of the work whose type it is made for, which lives until the
     // helper has ended.
-    unsafe { run_function(call::<F>, (&raw mut work).cast(), keeps_locks) };
+    unsafe { run_function(call::<F>, (&raw mut work).cast(), keeps_locks) }
 }
 
 /// Does the work at an address.
@@ -42,24 +39,28 @@ unsafe extern "C" fn call<F: FnMut(bool)>(work: *mut c_void) {
 /// # Safety
 /// The function must be sound to call with this argument.
 #[inline(never)]
-unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), work: *mut c_void, keeps_locks: bool) {
+unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), work: *mut c_void, keeps_locks: bool) -> bool {
     // A child of `vfork` has its own table, and one of `fork` has one thread. Each may have locks,
     // so only a helper opens any file.
     let is_child = || session::area().is_some() && sys::pid() != session::pid();
     if !keeps_locks && (is_child() || timestamp::is_single_threaded()) {
         // SAFETY: the caller ensures that the call is sound.
-        return unsafe { function(work) };
+        unsafe { function(work) };
+        return true;
     }
-    let Some(stack) = sys::map_private(STACK, sys::Part::All) else { return };
-    // SAFETY: the flag is the first field of each kind of work.
-    unsafe { work.cast::<bool>().write(true) };
-    let mut task = Task { function, work };
     // The helper must not handle a signal of the process.
     let signals = sys::hold_signals();
-    // SAFETY: the helper has the stack for itself, and ends before this call goes on.
-    unsafe { arch::run_in_clone(FLAGS, stack.wrapping_add(STACK), begin, (&raw mut task).cast()) };
+    let workspace = workspace::claim_stack();
+    if let Some(workspace) = workspace {
+        // SAFETY: the flag is the first field of each kind of work.
+        unsafe { work.cast::<bool>().write(true) };
+        let mut task = Task { function, work };
+        // SAFETY: the helper has the stack for itself, and ends before this call goes on.
+        unsafe { arch::run_in_clone(FLAGS, workspace.end_of_stack(), begin, (&raw mut task).cast()) };
+        workspace.release();
+    }
     sys::release_signals(signals);
-    sys::unmap(stack, STACK);
+    workspace.is_some()
 }
 
 /// What the helper does.

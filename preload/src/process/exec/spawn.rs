@@ -77,10 +77,10 @@ unsafe extern "C" fn inspect(start: *mut c_void) {
         (start, inspection)
     };
     let (path, environment) = (start.path as usize, Some(start.environment));
-    if Need::INSPECT.is_allowed() {
+    let is_known = Need::INSPECT.is_allowed() && {
         let thread = sys::tid();
         let mut is_followed = false;
-        descriptor_thread::run(true, |is_apart| {
+        let is_known = descriptor_thread::run(true, |is_apart| {
             // The child looks a relative path up after its own changes of the folder.
             if folders::enter(start.actions, is_apart, path) {
                 match start.by_name {
@@ -93,7 +93,9 @@ unsafe extern "C" fn inspect(start: *mut c_void) {
             }
         });
         start.is_followed = is_followed;
-    } else {
+        is_known
+    };
+    if !is_known {
         inspection.in_sandbox(path, environment);
     }
     if let Some(filters) = inspection.change()
@@ -111,11 +113,11 @@ unsafe extern "C" fn report(start: *mut c_void) {
         let start = &*start.cast::<Start>();
         (start.unreported, &*start.inspection)
     };
-    if Need::INSPECT.is_allowed() {
-        descriptor_thread::run(false, |_| {
+    let is_reported = Need::INSPECT.is_allowed()
+        && descriptor_thread::run(false, |_| {
             inspection.report(child, LoadRequest::No, 0);
         });
-    } else {
+    if !is_reported {
         inspection.post(child);
     }
 }
