@@ -222,7 +222,10 @@ fn options_that_select_nothing_are_refused() {
 fn a_killed_program_is_said_to_have_no_references_for_that() {
     let ended = |by: &str| {
         let program = Program::new("/bin/sh").args(["-c", &format!("kill -{by} $$")]);
-        program.option("--references").recorded().heaptape(&["holds"]).exits(2).error()
+        let recording = program.option("--references").recorded();
+        let leaks = recording.heaptape(&["leaks", "--all"]).text();
+        assert!(leaks.contains("note: who holds what could not be read: sh did not end by exit"), "{leaks}");
+        recording.heaptape(&["holds"]).exits(2).error()
     };
     let killed = ended("KILL");
     assert!(killed.contains("), ended by signal 9: ") && !killed.contains("--core"), "{killed}");

@@ -2,7 +2,7 @@
 
 use super::{Events, Process};
 use crate::model::references::{Graph, GraphBuilder, MOST_BLOCKS};
-use heaptape_formats::recording::REFERENCES;
+use heaptape_formats::recording::{Exit, REFERENCES};
 use heaptape_formats::tape::{
     RESIDENCY_EXIT, ROOT_REGISTERS, Record, References, ReferencesEnd, RootRegion, Step, Stream,
 };
@@ -25,6 +25,14 @@ impl ReferenceSnapshot {
     /// Returns whether they are those of the end of the process, and not of a time at which it ran on.
     pub const fn is_of_end(&self) -> bool {
         self.head.cause == RESIDENCY_EXIT
+    }
+
+    /// Returns whether they show who holds what is live when the recording of a process ends: they are
+    /// those of its end, or it ran on, and they are from the last tenth of the recording.
+    pub fn shows_end_of(&self, process: &Process) -> bool {
+        let last = process.clock.nanos(process.last_event_tick().unwrap_or_default());
+        let ran_on = process.about.exit == Some(Exit::Running);
+        self.is_of_end() || (ran_on && process.clock.nanos(self.head.tick) >= last - last / 10)
     }
 
     /// Returns why blocks cannot be called lost, or `None` if all references are there.

@@ -408,6 +408,7 @@ impl Recorder {
         running.entry.iter().for_each(|entry| keeper::release(&mut self.keeper, entry));
         if let Some(info) = self.recording.processes.get_mut(running.index) {
             info.exit = Some(end.exit());
+            info.lacks_references = self.options.references && !running.has_references && end != End::EXEC;
             info.ended_unix_ns = Some(clock::unix_ns());
             self.boards.keep((Arc::clone(&running.session), running.hello_pid));
             let parent = Parent { session: None, ..Parent::running(&running.session, running.worker) };

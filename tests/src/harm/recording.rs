@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 /// What a case does that its recording cannot show completely.
+#[derive(Clone, Copy, Default)]
 struct Excuses {
     /// Processes are not recorded: they have no library, no rights to the recorder, or libc does
     /// not know of them.
@@ -18,6 +19,8 @@ struct Excuses {
     lost: bool,
     /// It may not ask whether memory can be read.
     sandboxed: bool,
+    /// Signals interrupt code of all kinds.
+    interrupted: bool,
 }
 
 impl Excuses {
@@ -32,7 +35,8 @@ impl Excuses {
             case.any(|step| step.is("jumps", step.numbers.first().copied().unwrap_or_default()) || step.is("storm", 1));
         let cancelled = case.any(|step| step.name == "cancel" && step.numbers.get(1) == Some(&1));
         let lost = left || cancelled || sandboxed || limited;
-        Excuses { sandboxed, unrecorded: sandboxed || limited || raw || bare, lost }
+        let interrupted = case.any(|step| step.name == "storm");
+        Excuses { sandboxed, interrupted, unrecorded: sandboxed || limited || raw || bare, lost }
     }
 }
 
@@ -45,7 +49,7 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
     let is_excused = remarks.all(|line| {
         (excuses.lost && line.contains(" dropped: its ring was full"))
             || (excuses.unrecorded && (line.contains(" not recorded") || line.contains("never held a recorded block")))
-            || is_early(line, excuses.sandboxed)
+            || is_early(line, excuses)
     });
     if verify.code() != 0 && !(verify.code() == 1 && is_excused) {
         return Some(format!("verify: {verify}"));
@@ -94,15 +98,17 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
 
 /// Returns whether a line of `verify` is about stacks that end early in the programs that musl is
 /// linked into: it has no unwind data, and calls back from `qsort`. Or in the loader, whose binding at
-/// the first call of a function a signal may interrupt; or on a stack that is new in a sandbox, which
-/// does not let anybody ask what can be read (docs/recorded.md).
-fn is_early(line: &str, sandboxed: bool) -> bool {
+/// the first call of a function a signal may interrupt, or in what the compiler's own objects add to
+/// each plugin; or on a stack that is new in a sandbox, which does not let anybody ask what can be read
+/// (docs/recorded.md).
+fn is_early(line: &str, excuses: Excuses) -> bool {
     // `! FOLDER: the stacks of … end early: COUNT in MODULE (WHY); COUNT in MODULE (WHY)`
     let places = line.split_once(" end early: ").map(|(_, places)| places);
     let is_known = |place: &str| {
         place.contains(" in harm_static_mus")
             || place.contains(" in ld-linux-")
-            || (sandboxed && place.contains("(its stack cannot be read"))
+            || (excuses.interrupted && place.contains(" in plug") && place.contains("no unwind data there"))
+            || (excuses.sandboxed && place.contains("(its stack cannot be read"))
     };
     places.is_some_and(|places| places.split("; ").all(is_known))
 }
@@ -115,12 +121,13 @@ pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
     if epochs.is_empty() {
         return Some(format!("the daemon has no epoch: {}", daemon.log()));
     }
+    let excuses = Excuses { interrupted: true, ..Excuses::default() };
     epochs.iter().find_map(|epoch| {
         let verify = heaptape([OsStr::new("verify"), epoch.as_os_str()]);
         let text = verify.text();
         let mut remarks = text.lines().filter(|line| line.starts_with("! "));
         let is_named = |line: &str| {
-            line.contains(" dropped: its ring was full") || line.contains(" not recorded") || is_early(line, false)
+            line.contains(" dropped: its ring was full") || line.contains(" not recorded") || is_early(line, excuses)
         };
         let is_counted = verify.code() == 1 && remarks.all(is_named);
         if verify.code() != 0 && !is_counted {

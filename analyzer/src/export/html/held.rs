@@ -32,7 +32,7 @@ pub(super) struct HeldBlocks<'a> {
 
 /// Returns what holds the blocks of a process; `None` if that was not recorded.
 pub(super) fn held<'a>(process: &'a Process, symbols: &mut Symbolizer) -> Option<HeldBlocks<'a>> {
-    let mut holders = Holders::of(process, symbols).ok()?.filter(|holders| holders.snapshot.is_of_end())?;
+    let mut holders = Holders::of(process, symbols).ok()?.filter(|holders| holders.snapshot.shows_end_of(process))?;
     let lost = lost::find(&mut holders);
     let by_site = BySite::of(&holders, &lost);
     Some(HeldBlocks { holders, lost, by_site })

@@ -289,19 +289,29 @@ impl BySite {
     }
 }
 
-/// Adds to the leaks of a process who holds them. Returns what is said where that was read before the end.
+/// Adds to the leaks of a process who holds them. Returns what is said where that was read before the end,
+/// or not at all although it was asked for.
 pub(super) fn add(process: &Process, leaks: Vec<&mut Leak>, symbols: &mut Symbolizer) -> Option<String> {
     // A file that cannot be read is a matter of `holds`.
-    let Ok(Some(mut holders)) = Holders::of(process, symbols) else { return None };
+    let Ok(Some(mut holders)) = Holders::of(process, symbols) else {
+        let is_told = process.about.lacks_references && !leaks.is_empty();
+        return is_told.then(|| format!("who holds what could not be read: {} did not end by exit", process.name()));
+    };
     // The blocks of another time are others.
-    if !holders.snapshot.is_of_end() && process.core.is_none() {
-        let when = PointInTime::at(process, holders.snapshot.head.tick, None).text();
-        return Some(format!("who holds what was read {when}, not at the end: heaptape holds shows it"));
+    let shows_end = process.core.is_some() || holders.snapshot.shows_end_of(process);
+    if shows_end {
+        let lost = lost::find(&mut holders);
+        let by_site = BySite::of(&holders, &lost);
+        leaks.into_iter().for_each(|leak| leak.held = by_site.held(&leak.sites));
     }
-    let lost = lost::find(&mut holders);
-    let by_site = BySite::of(&holders, &lost);
-    leaks.into_iter().for_each(|leak| leak.held = by_site.held(&leak.sites));
-    None
+    if process.core.is_some() || holders.snapshot.is_of_end() {
+        return None;
+    }
+    let when = PointInTime::at(process, holders.snapshot.head.tick, None).text();
+    Some(match shows_end {
+        true => format!("who holds what was read {when}, shortly before the end"),
+        false => format!("who holds what was read {when}, not at the end: heaptape holds shows it"),
+    })
 }
 
 #[cfg(test)]
