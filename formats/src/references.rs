@@ -2,6 +2,7 @@
 //! blocks. Recorders do it in a process, readers in a core.
 
 mod blocks;
+mod descriptors;
 mod regions;
 mod search;
 

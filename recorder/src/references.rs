@@ -6,7 +6,7 @@
 mod memory;
 
 use crate::heap::index::{Block, Index};
-use crate::heap::live::BlocksAt;
+use crate::heap::live::LiveMemory;
 use crate::os::clock;
 use crate::os::permissions::{let_read, make_folder};
 use crate::os::processor::{HAS_DATA_ABOVE, Registers, page_bytes};
@@ -42,8 +42,8 @@ pub(crate) struct Snapshot<'a> {
     pub is_copy: bool,
     /// When the process was as it is read, in ticks.
     pub tick: u64,
-    /// The live blocks of that time.
-    pub blocks: BlocksAt,
+    /// What was live at that time.
+    pub live: LiveMemory,
     /// Its threads that do not run meanwhile.
     pub threads: &'a [StoppedThread],
     pub thread_count: u32,
@@ -105,7 +105,7 @@ pub(crate) fn stopped_thread(tid: Pid, own: &Registers) -> StoppedThread {
 /// # Errors
 /// The memory of the process cannot be read, or the file cannot be written.
 pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
-    let Snapshot { session, reader_tid, is_copy, tick, blocks, threads, thread_count, cause, since } = snapshot;
+    let Snapshot { session, reader_tid, is_copy, tick, live, threads, thread_count, cause, since } = snapshot;
     let cpu = clock::thread_time();
     let (pid, page) = (session.process.pid, u64::from(session.process.page_size));
     let memory = if is_copy { Memory::of_copy(reader_tid, pid, page) } else { Memory::of(reader_tid, page) };
@@ -117,6 +117,7 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     }
     let names = text.lines().filter_map(maps::parse).map(|line| line.name.into());
     let allocator = allocator_of(session, names);
+    let LiveMemory { blocks, mapped } = live;
     let count: u64 = blocks.indexes.iter().map(Index::len).sum();
     let mut lacks = Vec::new();
     let lost = session.stats.now().lost;
@@ -131,8 +132,9 @@ pub(crate) fn take(snapshot: Snapshot<'_>) -> io::Result<()> {
     let own: Vec<(u64, u64)> = session.mapping.header().private_ranges().collect();
     let knows_all_blocks = session.knows_all_blocks();
     let (page, has_data_above) = (page_bytes(), HAS_DATA_ABOVE);
+    let (excluded, mapped) = (&own[..], mapped.as_deref());
     let regions =
-        Regions { excluded: &own, threads, allocator, knows_all_blocks, page, has_data_above, memory: &memory };
+        Regions { excluded, mapped, threads, allocator, knows_all_blocks, page, has_data_above, memory: &memory };
     let mappings = || text.lines().filter_map(maps::parse).map(|line| mapping(&line));
     let Found { regions, names, files, code, .. } = regions.find(mappings(), &table);
     // Old words in free memory hold nothing, where we can tell that it is free.

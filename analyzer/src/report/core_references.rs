@@ -124,6 +124,7 @@ fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> 
     let has_data_above = false;
     let regions = Regions {
         excluded,
+        mapped: None,
         threads: &threads,
         allocator,
         knows_all_blocks,

@@ -3,7 +3,7 @@
 //! allocator is left out, and so is the part of a stack that is not in use.
 
 use super::blocks::BlockTable;
-use super::{ADDRESS_BITS, Memory};
+use super::{ADDRESS_BITS, Memory, descriptors};
 use crate::resident::Allocator;
 use crate::tape::field::Text;
 use crate::tape::{ROOT_DATA, ROOT_EARLIER, ROOT_MAPPING, ROOT_REGISTERS, ROOT_STACK, ROOT_THREAD_LOCAL, RootRegion};
@@ -16,10 +16,6 @@ const RED_ZONE: u64 = 128;
 /// Bytes of glibc's `struct pthread`, with some to spare. It is at the thread pointer, or before it.
 const THREAD_DESCRIPTOR: u64 = 4096;
 const THREAD_DESCRIPTOR_BEFORE: u64 = 2048;
-/// Bytes at the end of a mapping in which a thread pointer that is not known is looked for, and bytes
-/// behind it in which the id of the thread is (at 720 in glibc, at 48 in musl).
-const DESCRIPTOR_AT_END: u64 = 64 << 10;
-const ID_WITHIN: usize = 1024;
 /// Bytes between the thread pointer and the data that is above it.
 const THREAD_CONTROL: u64 = 16;
 /// Most bytes of thread-local data of one module.
@@ -83,6 +79,8 @@ pub struct StoppedThread {
 pub struct Regions<'a> {
     /// What holds nothing: private memory of the library, and of the allocator as far as that is known.
     pub excluded: &'a [(u64, u64)],
+    /// What the program has mapped itself; `None` if that is not known.
+    pub mapped: Option<&'a [(u64, u64)]>,
     /// Its threads that do not run.
     pub threads: &'a [StoppedThread],
     /// Whose the blocks are.
@@ -113,6 +111,8 @@ pub struct Found {
     thread_local: u64,
     /// Threads whose thread pointers are not known.
     unplaced: HashSet<u32>,
+    /// The end of the last mapping that nobody may access, as the guard of a stack.
+    guard_end: u64,
 }
 
 impl Found {
@@ -174,6 +174,9 @@ impl Regions<'_> {
                 // Its zeros follow its data; nothing of us follows the area.
                 before = Some((line.end, u32::MAX)).filter(|_| !line.is_shared);
                 continue;
+            }
+            if !line.has_access {
+                found.guard_end = line.end;
             }
             if is_kernels || !line.has_access {
                 continue;
@@ -264,7 +267,20 @@ impl Regions<'_> {
         let range = (line.start, line.end);
         let mut taken = self.excluded.to_vec();
         let within = |address: u64| (line.start..line.end).contains(&address);
-        let pointers = self.thread_pointers(line, &mut found.unplaced);
+        let has_descriptors = !self.has_data_above && line.name.is_empty() && line.is_writable;
+        let pointers = match has_descriptors && !found.unplaced.is_empty() {
+            true => descriptors::of_threads(line, self.memory, &mut found.unplaced),
+            false => HashMap::new(),
+        };
+        let mut has_thread = self.threads.iter().any(|thread| within(thread.stack_pointer));
+        if has_descriptors
+            && found.guard_end == line.start
+            && !has_thread
+            && let Some(pointer) = descriptors::of_ended(line, self.memory)
+        {
+            // What it returned is in its descriptor until another thread has waited for it.
+            taken.push((line.start, pointer));
+        }
         for thread in self.threads {
             let (sp, tp) = match thread.thread_pointer {
                 0 => (thread.stack_pointer, pointers.get(&thread.tid).copied().unwrap_or(0)),
@@ -274,6 +290,7 @@ impl Regions<'_> {
             let is_sure = self.knows_all_blocks || line.name == "[stack]" || (within(tp) && sp < tp);
             let is_stack = within(sp) && is_sure && table.within(line.start, line.end).is_empty();
             let mut top = line.end;
+            has_thread |= within(tp);
             if tp != 0 && within(tp) {
                 let (below, above) = match self.has_data_above {
                     true => (THREAD_DESCRIPTOR_BEFORE, THREAD_CONTROL + found.thread_local),
@@ -301,6 +318,17 @@ impl Regions<'_> {
         let mut shared = Vec::new();
         let own = taken.len();
         self.take_blocks(line, table, &mut taken, &mut shared);
+        // What another allocator notes of its blocks may be old, and the kernel joins the two. Data of
+        // modules and of threads may be beside them by chance.
+        let is_apart = module.is_none() && !has_thread && !table.within(line.start, line.end).is_empty();
+        // In a program with an allocator of its own, what either maps is not told apart.
+        let is_told_apart = !matches!(self.allocator, Allocator::Glibc | Allocator::Unknown);
+        let others = self.mapped.filter(|_| is_apart && is_told_apart && self.knows_all_blocks);
+        if let Some(mapped) = others {
+            let from = mapped.partition_point(|range| range.1 <= line.start);
+            let own = mapped[from..].iter().copied().take_while(|range| range.0 < line.end);
+            taken.extend(without(range, own.collect()));
+        }
         if !self.knows_all_blocks {
             let others = without(range, shared).into_iter().chain(taken[..own].iter().copied()).collect();
             for part in without(range, others) {
@@ -310,29 +338,6 @@ impl Regions<'_> {
         for part in without(range, taken) {
             found.add(part, kind, name, 0);
         }
-    }
-
-    /// Finds the thread pointers of threads that were not stopped, as the one that ends the program. On
-    /// x86-64 it leads to its own address (ELF Handling For Thread-Local Storage, 3.4.6), glibc and musl
-    /// repeat that two words later, and the id of the thread follows.
-    fn thread_pointers(&self, line: &Mapping<'_>, unplaced: &mut HashSet<u32>) -> HashMap<u32, u64> {
-        if self.has_data_above || !line.name.is_empty() || !line.is_writable || unplaced.is_empty() {
-            return HashMap::new();
-        }
-        let start = line.end.saturating_sub(DESCRIPTOR_AT_END).max(line.start);
-        let mut bytes = vec![0; (line.end - start) as usize];
-        self.memory.read(start, &mut bytes);
-        let words = bytes.as_chunks::<8>().0;
-        let is_pointer = |word: usize| {
-            let own = start + 8 * word as u64;
-            [word, word + 2].iter().all(|at| words.get(*at).is_some_and(|word| u64::from_le_bytes(*word) == own))
-        };
-        let descriptor = |word: usize| {
-            let ids = bytes[8 * word..].as_chunks::<4>().0.iter().take(ID_WITHIN / 4);
-            let id = ids.map(|id| u32::from_le_bytes(*id)).find(|id| unplaced.remove(id))?;
-            Some((id, start + 8 * word as u64))
-        };
-        (0..words.len()).step_by(2).filter(|word| is_pointer(*word)).filter_map(descriptor).collect()
     }
 
     /// Returns whether a heap of an arena of glibc begins at an address: its first word is the address
@@ -420,51 +425,51 @@ fn number_of<'a>(name: &'a str, numbers: &mut HashMap<&'a str, u32>, names: &mut
 
 #[cfg(test)]
 mod tests {
+    use super::super::LiveBlock;
     use super::*;
 
-    /// Memory from [`START`] on.
     #[derive(Debug)]
-    struct Fake(Vec<u8>);
+    struct Zeros;
 
-    const START: u64 = 0x7000_0000;
-
-    impl Memory for Fake {
-        fn read(&self, at: u64, out: &mut [u8]) -> u64 {
-            let from = (at - START) as usize;
-            out.copy_from_slice(&self.0[from..from + out.len()]);
+    impl Memory for Zeros {
+        fn read(&self, _: u64, out: &mut [u8]) -> u64 {
+            out.fill(0);
             out.len() as u64
         }
     }
 
-    #[test]
-    fn thread_local_data_of_a_thread_that_was_not_stopped_is_found() {
-        let mut memory = Fake(vec![0; 1 << 20]);
-        let mut store = |at: usize, bytes: &[u8]| memory.0[at..at + bytes.len()].copy_from_slice(bytes);
-        let own = |at: usize| (START + at as u64).to_le_bytes();
-        // What leads to itself once is a list.
-        store(0xf_4000, &own(0xf_4000));
-        // One thread's, one that nobody asked for, and one that is too far from the end.
-        for (at, tid) in [(0xf_8000, 77_u32), (0xf_c000, 99), (0x1000, 78)] {
-            store(at, &own(at));
-            store(at + 16, &own(at));
-            store(at + 720, &tid.to_le_bytes());
-        }
-        let threads = [77, 78].map(|tid| StoppedThread { tid, ..StoppedThread::default() });
-        let (allocator, page, has_data_above) = (Allocator::Glibc, 4096, false);
+    const START: u64 = 0x7000_0000;
+    const END: u64 = START + 0x10_0000;
+
+    /// Returns where a mapping of another allocator than glibc, with a block on its second page, holds
+    /// references.
+    fn held(mapped: Option<&[(u64, u64)]>, knows_all_blocks: bool, thread_pointer: u64) -> Vec<(u64, u64)> {
+        let block = LiveBlock { address: START + 0x1010, size: 64, index: 0, site: 0 };
+        let thread = StoppedThread { tid: 7, thread_pointer, ..StoppedThread::default() };
         let regions = Regions {
             excluded: &[],
-            threads: &threads,
-            allocator,
-            knows_all_blocks: true,
-            page,
-            has_data_above,
-            memory: &memory,
+            mapped,
+            threads: &[thread],
+            allocator: Allocator::Jemalloc,
+            knows_all_blocks,
+            page: 4096,
+            has_data_above: false,
+            memory: &Zeros,
         };
-        let line =
-            Mapping { start: START, end: START + (1 << 20), has_access: true, is_writable: true, ..Mapping::default() };
-        let found = regions.find([line].into_iter(), &BlockTable::new(Vec::new(), allocator));
-        let of_threads = found.regions.iter().filter(|region| region.kind == ROOT_THREAD_LOCAL);
-        let of_threads: Vec<(u32, u64)> = of_threads.map(|region| (region.thread, region.start)).collect();
-        assert_eq!(of_threads, [(77, START + 0xf_8000)]);
+        let line = Mapping { start: START, end: END, has_access: true, is_writable: true, ..Mapping::default() };
+        let found = regions.find([line].into_iter(), &BlockTable::new(vec![block], Allocator::Jemalloc));
+        let of_mapping = found.regions.iter().filter(|region| region.kind == ROOT_MAPPING);
+        of_mapping.map(|region| (region.start - START, region.start + region.length - START)).collect()
+    }
+
+    #[test]
+    fn what_an_allocator_notes_beside_its_blocks_holds_nothing() {
+        let whole = [(0, 0x1000), (0x2000, 0x10_0000)];
+        let own = [(START - 0x9000, START - 0x8000), (START + 0x4000, START + 0x6000), (END, END + 0x1000)];
+        assert_eq!(held(Some(&own), true, 0), [(0x4000, 0x6000)]);
+        assert_eq!(held(Some(&[]), true, 0), []);
+        assert_eq!(held(None, true, 0), whole, "the program's own memory is not known");
+        assert_eq!(held(Some(&own), false, 0), whole, "it has other blocks");
+        assert!(held(Some(&own), true, START + 0x8_0000).len() > 1, "it has data of a thread");
     }
 }

@@ -172,13 +172,21 @@ pub struct Inheritance {
 
 /// The blocks of a process, and how to find those of an earlier time.
 #[derive(Debug)]
-pub struct BlocksAt {
+pub(crate) struct BlocksAt {
     /// The own blocks of the process, and then those that it has inherited.
     pub(crate) indexes: Vec<Index>,
     /// The changes of its own blocks since then.
     pub(crate) changes: Changes,
     /// Whether all changes are known.
     pub exact: bool,
+}
+
+/// What is live in a process.
+#[derive(Debug)]
+pub struct LiveMemory {
+    pub(crate) blocks: BlocksAt,
+    /// The ranges that the program has mapped itself, if all calls that map memory were seen.
+    pub(crate) mapped: Option<Vec<(u64, u64)>>,
 }
 
 /// Returns the tape's number of the C function that was called.

@@ -144,6 +144,10 @@ pub(crate) fn changed(
     environment: Strings,
     filters: Option<u32>,
 ) -> Option<(&'static Workspace, [Strings; 2])> {
+    // It does not load this library, and `fexecve` refuses it.
+    if environment.is_null() {
+        return None;
+    }
     let mut count = arguments + 3;
     each(environment, &mut |_, _| count += 1).then_some(())?;
     let workspace = Workspace::claim(MAX_VALUE + count * size_of::<usize>())?;
@@ -167,10 +171,9 @@ pub(crate) fn changed(
         }
     };
     let mut fits = true;
-    if let Some(filters) = filters {
-        let mut text = [0; 32];
-        sys::decimal(b"HEAPTAPE_FILTERS=", filters, b"", &mut text);
-        value[..text.len()].copy_from_slice(&text);
+    if let (Some(filters), Some(text)) = (filters, value.first_chunk_mut()) {
+        *text = [0; 32];
+        sys::decimal(b"HEAPTAPE_FILTERS=", filters, b"", text);
         keep(value.as_ptr() as usize);
     }
     let is_list = each(environment, &mut |address, start| {

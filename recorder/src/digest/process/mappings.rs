@@ -284,6 +284,14 @@ impl ProcessRecording {
         self.push_mappings();
     }
 
+    /// Returns what the program has mapped itself; `None` if not all of that was seen.
+    pub(super) fn mapped_by_program(&mut self) -> Option<Vec<(u64, u64)>> {
+        let is_seen = self.session.mapping.header().record_mappings.load(Relaxed) != 0;
+        (is_seen && self.session.hooks.unseen_mappings().is_empty()).then_some(())?;
+        self.write_mappings();
+        Some(self.mappings.ranges.iter().map(|range| (range.start, range.end)).collect())
+    }
+
     /// Returns what this process had mapped when it forked at `tick` (0: now).
     pub fn mapped_at(&self, tick: u64) -> Inherited {
         self.mappings.at(tick)

@@ -9,7 +9,7 @@ use super::heap::CarriedBlock;
 use super::output::Output;
 use super::view::View;
 use crate::heap::index::Block;
-use crate::heap::live::{BlocksAt, Call};
+use crate::heap::live::{Call, LiveMemory};
 use crate::heap::profile_delta::{Contributor, ProfileDelta};
 use crate::heap::thread_number::ThreadNumber;
 use crate::os::clock::Moment;
@@ -53,7 +53,7 @@ pub enum ProcessCommand {
     /// once they are written, and the names to look up for them.
     KeepFlight(Sender<(Vec<PathBuf>, Option<Box<Job>>)>),
     /// The live blocks of now are requested; there are none if blocks are sampled.
-    LiveBlocks(Sender<Option<BlocksAt>>),
+    LiveBlocks(Sender<Option<LiveMemory>>),
     /// The call sites are requested, with a maximum number of them.
     View(usize, Sender<View>),
     /// A note for the readers of the recording.
@@ -162,8 +162,10 @@ impl ProcessRecording {
             ProcessCommand::LiveBlocks(reply) => {
                 // Whoever asks wants to know whether they are all.
                 self.publish_stats();
-                let blocks = (!self.heap.is_sampled()).then(|| self.heap.blocks_at(u64::MAX));
-                drop(reply.send(blocks));
+                let is_exact = !self.heap.is_sampled();
+                let live = is_exact
+                    .then(|| LiveMemory { blocks: self.heap.blocks_at(u64::MAX), mapped: self.mapped_by_program() });
+                drop(reply.send(live));
             }
             ProcessCommand::View(max_sites, reply) => drop(reply.send(self.view(max_sites))),
             ProcessCommand::Note(text) => self.note(text),

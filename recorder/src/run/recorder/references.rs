@@ -8,7 +8,7 @@ mod still;
 
 use super::Recorder;
 use crate::digest::process::ProcessCommand;
-use crate::heap::live::BlocksAt;
+use crate::heap::live::LiveMemory;
 use crate::os::crash;
 use crate::pipeline::drain::Command;
 use crate::pipeline::residency;
@@ -161,16 +161,16 @@ fn read_beside(session: &Arc<Session>, commands: &Sender<Command>, since: Instan
 
 /// Reads the references of a process whose threads stand still.
 fn read(session: &Session, commands: &Sender<Command>, still: &Still, since: Instant) -> Result<(), String> {
-    let blocks = live_blocks(commands, session.id, DIGEST_LIMIT).ok_or("the live blocks are not known")?;
+    let live = live_blocks(commands, session.id, DIGEST_LIMIT).ok_or("the live blocks are not known")?;
     let tick = session.clock.now();
     let Still { reader_tid, ref threads, count: thread_count, .. } = *still;
     let cause = RESIDENCY_EXIT;
-    let snapshot = Snapshot { session, reader_tid, is_copy: false, tick, blocks, threads, thread_count, cause, since };
+    let snapshot = Snapshot { session, reader_tid, is_copy: false, tick, live, threads, thread_count, cause, since };
     take(snapshot).map_err(|error| error.to_string())
 }
 
 /// Returns the live blocks once all events so far are known.
-fn live_blocks(commands: &Sender<Command>, id: SessionId, limit: Duration) -> Option<BlocksAt> {
+fn live_blocks(commands: &Sender<Command>, id: SessionId, limit: Duration) -> Option<LiveMemory> {
     let (reply, answer) = bounded(1);
     commands.send(Command::ProcessSettled(id, ProcessCommand::LiveBlocks(reply))).ok()?;
     answer.recv_timeout(limit).ok().flatten()

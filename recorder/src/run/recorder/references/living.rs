@@ -23,16 +23,16 @@ pub fn take_references(session: &Session, commands: &Sender<Command>) -> Result<
     live_blocks(commands, session.id, DIGEST_LIMIT)
         .ok_or("its allocations are sampled: not all live blocks are known")?;
     let while_still = || {
-        let blocks =
+        let live =
             live_blocks(commands, session.id, DIGEST_LIMIT).ok_or("its events so far were not known in time")?;
-        Ok((blocks, session.clock.now()))
+        Ok((live, session.clock.now()))
     };
-    let read = |copy: &Copy, (blocks, tick)| {
+    let read = |copy: &Copy, (live, tick)| {
         let threads: Vec<StoppedThread> = copy.threads.iter().map(|(tid, own)| stopped_thread(*tid, own)).collect();
         let thread_count = (threads.len() + copy.in_kernel) as u32;
         let (threads, reader_tid, is_copy, cause) = (&*threads, copy.pid, true, RESIDENCY_REQUEST);
         let since = Instant::now();
-        let snapshot = Snapshot { session, reader_tid, is_copy, tick, blocks, threads, thread_count, cause, since };
+        let snapshot = Snapshot { session, reader_tid, is_copy, tick, live, threads, thread_count, cause, since };
         take(snapshot).map(|()| copy.stop).map_err(|error| error.to_string())
     };
     let stop = with_copy(pid, while_still, read).map_err(|error| error.to_string())??;

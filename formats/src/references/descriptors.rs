@@ -1,0 +1,138 @@
+//! The descriptors of threads, which glibc and musl keep at the ends of their stacks. On x86-64 the
+//! thread pointer leads to its own address (ELF Handling For Thread-Local Storage, 3.4.6), and both
+//! repeat that two words later.
+
+use super::Memory;
+use super::regions::Mapping;
+use std::collections::{HashMap, HashSet};
+
+/// Bytes at the end of a mapping in which a thread pointer is looked for, and bytes behind it in which
+/// the id of the thread is (at 720 in glibc, at 48 in musl).
+const AT_END: u64 = 64 << 10;
+const ID_WITHIN: usize = 1024;
+/// Where glibc's descriptor has the list of all stacks, and behind it the id of the thread: 0 once it
+/// has ended (`struct pthread` in nptl/descr.h).
+const LIST: u64 = 704;
+const ID: u64 = 720;
+
+/// The end of a mapping.
+struct End {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl End {
+    fn of(line: &Mapping<'_>, memory: &dyn Memory) -> End {
+        let start = line.end.saturating_sub(AT_END).max(line.start);
+        let mut bytes = vec![0; (line.end - start) as usize];
+        memory.read(start, &mut bytes);
+        End { start, bytes }
+    }
+
+    fn word(&self, at: u64) -> Option<u64> {
+        let at = usize::try_from(at.checked_sub(self.start)?).ok()?;
+        Some(u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?))
+    }
+
+    /// Returns the addresses that may be thread pointers.
+    fn pointers(&self) -> impl Iterator<Item = u64> + '_ {
+        let addresses = (self.start..).step_by(16).take(self.bytes.len() / 16);
+        addresses.filter(|at| self.word(*at) == Some(*at) && self.word(*at + 16) == Some(*at))
+    }
+
+    /// Returns the numbers behind a thread pointer, one of which is the id of its thread.
+    fn numbers(&self, pointer: u64) -> impl Iterator<Item = u32> + '_ {
+        let from = &self.bytes[(pointer - self.start) as usize..];
+        from.as_chunks::<4>().0.iter().take(ID_WITHIN / 4).map(|id| u32::from_le_bytes(*id))
+    }
+}
+
+/// Finds the thread pointers of threads that were not stopped, as the one that ends the program.
+/// Those that it finds are no more `unplaced`.
+pub(super) fn of_threads(line: &Mapping<'_>, memory: &dyn Memory, unplaced: &mut HashSet<u32>) -> HashMap<u32, u64> {
+    let end = End::of(line, memory);
+    let of = |pointer: u64| Some((end.numbers(pointer).find(|id| unplaced.remove(id))?, pointer));
+    end.pointers().filter_map(of).collect()
+}
+
+/// Returns the thread pointer if a mapping is the stack of a thread that has ended, which glibc keeps
+/// for the next one.
+pub(super) fn of_ended(line: &Mapping<'_>, memory: &dyn Memory) -> Option<u64> {
+    let end = End::of(line, memory);
+    let is_ended = |pointer: &u64| {
+        let next = end.word(pointer + LIST).unwrap_or(0);
+        let mut back = [0; 8];
+        let is_read = next != 0 && memory.read(next.saturating_add(8), &mut back) == 8;
+        is_read && u64::from_le_bytes(back) == pointer + LIST && end.word(pointer + ID).is_some_and(|id| id as u32 == 0)
+    };
+    end.pointers().find(is_ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory from [`START`] on.
+    #[derive(Debug)]
+    struct Fake(Vec<u8>);
+
+    const START: u64 = 0x7000_0000;
+    const BYTES: u64 = 1 << 20;
+
+    impl Fake {
+        fn store(&mut self, at: u64, bytes: &[u8]) {
+            self.0[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+        }
+
+        /// Stores a descriptor with an id, as it is in a list of stacks.
+        fn descriptor(&mut self, at: u64, id: u32) {
+            let address = |at: u64| (START + at).to_le_bytes();
+            self.store(at, &address(at));
+            self.store(at + 16, &address(at));
+            self.store(at + LIST, &address(64));
+            self.store(64 + 8, &address(at + LIST));
+            self.store(at + ID, &id.to_le_bytes());
+        }
+
+        fn line() -> Mapping<'static> {
+            Mapping { start: START, end: START + BYTES, ..Mapping::default() }
+        }
+    }
+
+    impl Memory for Fake {
+        fn read(&self, at: u64, out: &mut [u8]) -> u64 {
+            let from = at.wrapping_sub(START) as usize;
+            let Some(bytes) = self.0.get(from..from.saturating_add(out.len())) else { return 0 };
+            out.copy_from_slice(bytes);
+            out.len() as u64
+        }
+    }
+
+    #[test]
+    fn threads_that_were_not_stopped_are_found() {
+        let mut memory = Fake(vec![0; BYTES as usize]);
+        // What leads to itself once is a list.
+        memory.store(0xf_4000, &(START + 0xf_4000).to_le_bytes());
+        // One thread's, one that nobody asked for, and one that is too far from the end.
+        [(0xf_8000, 77), (0xf_c000, 99), (0x1000, 78)].into_iter().for_each(|(at, id)| memory.descriptor(at, id));
+        let mut unplaced = HashSet::from([77, 78]);
+        let found = of_threads(&Fake::line(), &memory, &mut unplaced);
+        assert_eq!(found, HashMap::from([(77, START + 0xf_8000)]));
+        assert_eq!(unplaced, HashSet::from([78]));
+    }
+
+    #[test]
+    fn a_stack_is_of_an_ended_thread_if_its_descriptor_says_so() {
+        let found = |id: u32, breaks: Option<u64>| {
+            let mut memory = Fake(vec![0; BYTES as usize]);
+            memory.descriptor(0xf_f000, id);
+            breaks.into_iter().for_each(|at| memory.store(at, &[0; 8]));
+            of_ended(&Fake::line(), &memory)
+        };
+        assert_eq!(found(0, None), Some(START + 0xf_f000));
+        assert_eq!(found(77, None), None, "it runs");
+        for breaks in [0xf_f000, 0xf_f010, 0xf_f000 + LIST, 64 + 8] {
+            assert_eq!(found(0, Some(breaks)), None, "{breaks:#x}");
+        }
+    }
+}
