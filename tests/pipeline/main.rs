@@ -55,6 +55,7 @@ mod holds;
 mod holds_asked;
 mod holds_attached;
 mod holds_live;
+mod holds_lost;
 mod hooks_each_function;
 mod hostile;
 mod inherits;

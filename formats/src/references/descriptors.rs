@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 const AT_END: u64 = 64 << 10;
 const ID_WITHIN: usize = 1024;
 /// Where glibc's descriptor has the list of all stacks, and behind it the id of the thread: 0 once it
-/// has ended (`struct pthread` in nptl/descr.h).
+/// has ended, and -1 once another one has waited for that (`struct pthread` in nptl/descr.h).
 const LIST: u64 = 704;
 const ID: u64 = 720;
 
@@ -63,7 +63,7 @@ pub(super) fn of_ended(line: &Mapping<'_>, memory: &dyn Memory) -> Option<u64> {
         let next = end.word(pointer + LIST).unwrap_or(0);
         let mut back = [0; 8];
         let is_read = next != 0 && memory.read(next.saturating_add(8), &mut back) == 8;
-        is_read && u64::from_le_bytes(back) == pointer + LIST && end.word(pointer + ID).is_some_and(|id| id as u32 == 0)
+        is_read && u64::from_le_bytes(back) == pointer + LIST && end.word(pointer + ID).is_some_and(|id| id as i32 <= 0)
     };
     end.pointers().find(is_ended)
 }
@@ -123,13 +123,14 @@ mod tests {
 
     #[test]
     fn a_stack_is_of_an_ended_thread_if_its_descriptor_says_so() {
-        let found = |id: u32, breaks: Option<u64>| {
+        let found = |id: i32, breaks: Option<u64>| {
             let mut memory = Fake(vec![0; BYTES as usize]);
-            memory.descriptor(0xf_f000, id);
+            memory.descriptor(0xf_f000, id.cast_unsigned());
             breaks.into_iter().for_each(|at| memory.store(at, &[0; 8]));
             of_ended(&Fake::line(), &memory)
         };
         assert_eq!(found(0, None), Some(START + 0xf_f000));
+        assert_eq!(found(-1, None), Some(START + 0xf_f000));
         assert_eq!(found(77, None), None, "it runs");
         for breaks in [0xf_f000, 0xf_f010, 0xf_f000 + LIST, 64 + 8] {
             assert_eq!(found(0, Some(breaks)), None, "{breaks:#x}");

@@ -70,6 +70,9 @@ struct Around {
     copies: i64,
 }
 
+/// The first number of the step that changes the root.
+const CHROOT: i64 = 13;
+
 struct Generator {
     random: Random,
     threads_left: i64,
@@ -117,6 +120,7 @@ impl Generator {
                 break;
             }
             self.step(&mut around, &mut steps);
+            around.is_rooted |= steps.last().is_some_and(|step| step.any(&|step| step.is("system", CHROOT)));
         }
         steps
     }
@@ -313,14 +317,14 @@ impl Generator {
             return steps.push(Step::leaf("limit", &[limit[0], limit[1], is_hard]));
         }
         let harmless = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 15];
-        let harsh = [10, 12, 13];
+        // Other threads may call `system` meanwhile.
+        let harsh = [10, 12, if around.is_concurrent { 12 } else { CHROOT }];
         let which = if around.is_child && self.random.chance(30) {
             self.random.one(&harsh)
         } else {
             self.random.one(&harmless)
         };
         steps.push(Step::leaf("system", &[which, number]));
-        around.is_rooted |= which == 13;
         if around.is_last && around.left == Left::All && self.random.chance(60) {
             let kind = self.random.below(9);
             if kind == 0 {

@@ -23,8 +23,7 @@ pub fn take_references(session: &Session, commands: &Sender<Command>) -> Result<
     live_blocks(commands, session.id, DIGEST_LIMIT)
         .ok_or("its allocations are sampled: not all live blocks are known")?;
     let while_still = || {
-        let live =
-            live_blocks(commands, session.id, DIGEST_LIMIT).ok_or("its events so far were not known in time")?;
+        let live = live_blocks(commands, session.id, DIGEST_LIMIT).ok_or("its events so far were not known in time")?;
         Ok((live, session.clock.now()))
     };
     let read = |copy: &Copy, (live, tick)| {
