@@ -164,8 +164,8 @@ pub struct ProcessInfo {
     /// Why calls that map memory are not recorded, as a clause; empty if they are.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub unseen_mappings: String,
-    /// Whether it was to be read at the end which block holds which, and the process ended otherwise
-    /// than by `exit`, so that nobody could.
+    /// Whether it was to be read at the end which block holds which, and the process has not waited for
+    /// that: it is static, or ended otherwise than by `exit`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub lacks_references: bool,
     /// Start of the process in nanoseconds since 1970, if it had run for a while before

@@ -36,8 +36,8 @@ impl End {
 
     /// Returns the addresses that may be thread pointers.
     fn pointers(&self) -> impl Iterator<Item = u64> + '_ {
-        let addresses = (self.start..).step_by(16).take(self.bytes.len() / 16);
-        addresses.filter(|at| self.word(*at) == Some(*at) && self.word(*at + 16) == Some(*at))
+        let addresses = (0..self.bytes.len() as u64 / 16).map(|number| self.start + 16 * number);
+        addresses.filter(|at| [*at, at.saturating_add(16)].iter().all(|word| self.word(*word) == Some(*at)))
     }
 
     /// Returns the numbers behind a thread pointer, one of which is the id of its thread.
@@ -60,10 +60,11 @@ pub(super) fn of_threads(line: &Mapping<'_>, memory: &dyn Memory, unplaced: &mut
 pub(super) fn of_ended(line: &Mapping<'_>, memory: &dyn Memory) -> Option<u64> {
     let end = End::of(line, memory);
     let is_ended = |pointer: &u64| {
-        let next = end.word(pointer + LIST).unwrap_or(0);
+        let [list, id] = [LIST, ID].map(|offset| pointer.saturating_add(offset));
+        let next = end.word(list).unwrap_or(0);
         let mut back = [0; 8];
         let is_read = next != 0 && memory.read(next.saturating_add(8), &mut back) == 8;
-        is_read && u64::from_le_bytes(back) == pointer + LIST && end.word(pointer + ID).is_some_and(|id| id as i32 <= 0)
+        is_read && u64::from_le_bytes(back) == list && end.word(id).is_some_and(|id| id as i32 <= 0)
     };
     end.pointers().find(is_ended)
 }
@@ -119,6 +120,12 @@ mod tests {
         let found = of_threads(&Fake::line(), &memory, &mut unplaced);
         assert_eq!(found, HashMap::from([(77, START + 0xf_8000)]));
         assert_eq!(unplaced, HashSet::from([78]));
+    }
+
+    #[test]
+    fn a_mapping_at_the_end_of_all_addresses_has_none() {
+        let line = Mapping { start: START, end: u64::MAX, ..Mapping::default() };
+        assert_eq!(of_ended(&line, &Fake(Vec::new())), None);
     }
 
     #[test]

@@ -295,7 +295,8 @@ pub(super) fn add(process: &Process, leaks: Vec<&mut Leak>, symbols: &mut Symbol
     // A file that cannot be read is a matter of `holds`.
     let Ok(Some(mut holders)) = Holders::of(process, symbols) else {
         let is_told = process.about.lacks_references && !leaks.is_empty();
-        return is_told.then(|| format!("who holds what could not be read: {} did not end by exit", process.name()));
+        return is_told
+            .then(|| format!("who holds what in {} could not be read: heaptape holds says why", process.name()));
     };
     // The blocks of another time are others.
     let shows_end = process.core.is_some() || holders.snapshot.shows_end_of(process);
