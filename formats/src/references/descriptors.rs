@@ -3,7 +3,6 @@
 //! repeat that two words later.
 
 use super::Memory;
-use super::regions::Mapping;
 use std::collections::{HashMap, HashSet};
 
 /// Bytes at the end of a mapping in which a thread pointer is looked for, and bytes behind it in which
@@ -22,9 +21,9 @@ struct End {
 }
 
 impl End {
-    fn of(line: &Mapping<'_>, memory: &dyn Memory) -> End {
-        let start = line.end.saturating_sub(AT_END).max(line.start);
-        let mut bytes = vec![0; (line.end - start) as usize];
+    fn of((start, end): (u64, u64), memory: &dyn Memory) -> End {
+        let start = end.saturating_sub(AT_END).max(start);
+        let mut bytes = vec![0; (end - start) as usize];
         memory.read(start, &mut bytes);
         End { start, bytes }
     }
@@ -49,7 +48,7 @@ impl End {
 
 /// Finds the thread pointers of threads that were not stopped, as the one that ends the program.
 /// Those that it finds are no more `unplaced`.
-pub(super) fn of_threads(line: &Mapping<'_>, memory: &dyn Memory, unplaced: &mut HashSet<u32>) -> HashMap<u32, u64> {
+pub(super) fn of_threads(line: (u64, u64), memory: &dyn Memory, unplaced: &mut HashSet<u32>) -> HashMap<u32, u64> {
     let end = End::of(line, memory);
     let of = |pointer: u64| Some((end.numbers(pointer).find(|id| unplaced.remove(id))?, pointer));
     end.pointers().filter_map(of).collect()
@@ -57,7 +56,7 @@ pub(super) fn of_threads(line: &Mapping<'_>, memory: &dyn Memory, unplaced: &mut
 
 /// Returns the thread pointer if a mapping is the stack of a thread that has ended, which glibc keeps
 /// for the next one.
-pub(super) fn of_ended(line: &Mapping<'_>, memory: &dyn Memory) -> Option<u64> {
+pub(super) fn of_ended(line: (u64, u64), memory: &dyn Memory) -> Option<u64> {
     let end = End::of(line, memory);
     let is_ended = |pointer: &u64| {
         let [list, id] = [LIST, ID].map(|offset| pointer.saturating_add(offset));
@@ -79,6 +78,7 @@ mod tests {
 
     const START: u64 = 0x7000_0000;
     const BYTES: u64 = 1 << 20;
+    const LINE: (u64, u64) = (START, START + BYTES);
 
     impl Fake {
         fn store(&mut self, at: u64, bytes: &[u8]) {
@@ -93,10 +93,6 @@ mod tests {
             self.store(at + LIST, &address(64));
             self.store(64 + 8, &address(at + LIST));
             self.store(at + ID, &id.to_le_bytes());
-        }
-
-        fn line() -> Mapping<'static> {
-            Mapping { start: START, end: START + BYTES, ..Mapping::default() }
         }
     }
 
@@ -117,15 +113,14 @@ mod tests {
         // One thread's, one that nobody asked for, and one that is too far from the end.
         [(0xf_8000, 77), (0xf_c000, 99), (0x1000, 78)].into_iter().for_each(|(at, id)| memory.descriptor(at, id));
         let mut unplaced = HashSet::from([77, 78]);
-        let found = of_threads(&Fake::line(), &memory, &mut unplaced);
+        let found = of_threads(LINE, &memory, &mut unplaced);
         assert_eq!(found, HashMap::from([(77, START + 0xf_8000)]));
         assert_eq!(unplaced, HashSet::from([78]));
     }
 
     #[test]
     fn a_mapping_at_the_end_of_all_addresses_has_none() {
-        let line = Mapping { start: START, end: u64::MAX, ..Mapping::default() };
-        assert_eq!(of_ended(&line, &Fake(Vec::new())), None);
+        assert_eq!(of_ended((START, u64::MAX), &Fake(Vec::new())), None);
     }
 
     #[test]
@@ -134,7 +129,7 @@ mod tests {
             let mut memory = Fake(vec![0; BYTES as usize]);
             memory.descriptor(0xf_f000, id.cast_unsigned());
             breaks.into_iter().for_each(|at| memory.store(at, &[0; 8]));
-            of_ended(&Fake::line(), &memory)
+            of_ended(LINE, &memory)
         };
         assert_eq!(found(0, None), Some(START + 0xf_f000));
         assert_eq!(found(-1, None), Some(START + 0xf_f000));

@@ -269,14 +269,14 @@ impl Regions<'_> {
         let within = |address: u64| (line.start..line.end).contains(&address);
         let has_descriptors = !self.has_data_above && line.name.is_empty() && line.is_writable;
         let pointers = match has_descriptors && !found.unplaced.is_empty() {
-            true => descriptors::of_threads(line, self.memory, &mut found.unplaced),
+            true => descriptors::of_threads(range, self.memory, &mut found.unplaced),
             false => HashMap::new(),
         };
         let mut has_thread = self.threads.iter().any(|thread| within(thread.stack_pointer));
         if has_descriptors
             && found.guard_end == line.start
             && !has_thread
-            && let Some(pointer) = descriptors::of_ended(line, self.memory)
+            && let Some(pointer) = descriptors::of_ended(range, self.memory)
         {
             // What it returned is in its descriptor until another thread has waited for it.
             taken.push((line.start, pointer));
