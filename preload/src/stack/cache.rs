@@ -440,9 +440,8 @@ fn store_rarely(stack_cache: &mut StackCache, base: usize, fresh: usize) -> u32 
     store(stack_cache, base, fresh)
 }
 
-/// Stores a stack beyond the depth limit. Of too many frames, the innermost half of the limit is
-/// kept and the rest is left out, so that a recursion pays for the new nodes of its frames once in
-/// half a limit. A truncated stack that has become short again is walked anew.
+/// Stores a stack where the depth limit has cut this one or the last one. A truncated stack that has
+/// become short again is walked anew.
 ///
 /// Returns the node, and whether the walk was sure.
 #[cold]
@@ -455,12 +454,20 @@ fn store_deep<M: Memory>(
     fresh: usize,
     max_frames: usize,
 ) -> (u32, bool) {
-    if base + fresh <= max_frames {
-        stack_cache.count = 0;
-        let Walked { fresh, is_sure, .. } = collect(stack_cache, first, memory, max_frames);
-        stack_cache.is_deep = fresh == max_frames && stack_cache.fresh[fresh - 1].flags() & TRUNCATED != 0;
-        return (store_rarely(stack_cache, 0, fresh), is_sure);
+    if base + fresh > max_frames {
+        return (store_cut(stack_cache, base, fresh, max_frames), true);
     }
+    stack_cache.count = 0;
+    let Walked { fresh, is_sure, .. } = collect(stack_cache, first, memory, max_frames);
+    stack_cache.is_deep = fresh == max_frames && stack_cache.fresh[fresh - 1].flags() & TRUNCATED != 0;
+    (store_rarely(stack_cache, 0, fresh), is_sure)
+}
+
+/// Stores a stack beyond the depth limit. Of too many frames, the innermost half of the limit is
+/// kept and the rest is left out, so that a recursion pays for the new nodes of its frames once in
+/// half a limit.
+#[inline(never)]
+fn store_cut(stack_cache: &mut StackCache, base: usize, fresh: usize, max_frames: usize) -> u32 {
     let keep = max_frames / 2;
     let inner = fresh.min(keep);
     let outer = keep - inner;
@@ -479,7 +486,7 @@ fn store_deep<M: Memory>(
     stack_cache.is_deep = true;
     stack_cache.count = outer as u32;
     stack_cache.note_saved(0);
-    (store_rarely(stack_cache, outer, inner), true)
+    store_rarely(stack_cache, outer, inner)
 }
 
 /// Captures a stack that is not the thread's own.

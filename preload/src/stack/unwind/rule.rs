@@ -94,6 +94,15 @@ impl Rule {
     pub(crate) const fn is_usual(self) -> bool {
         self.kind() <= Kind::FromBp as u64
     }
+    /// Returns whether only the unwind data of an object can have told the rule.
+    pub(crate) const fn is_described(self) -> bool {
+        const KINDS: u64 = 1 << Kind::FromSp as u64
+            | 1 << Kind::FromBp as u64
+            | 1 << Kind::Plt as u64
+            | 1 << Kind::Realigned as u64
+            | 1 << Kind::Expression as u64;
+        KINDS >> self.kind() & 1 != 0 && !self.is_generated()
+    }
     /// Returns whether the CFA is computed from the stack pointer.
     #[inline(always)]
     pub(crate) const fn is_from_sp(self) -> bool {

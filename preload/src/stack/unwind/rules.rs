@@ -5,8 +5,8 @@
 //! The key is the return address itself (the rule is that of the byte before it, inside the call).
 //! The low 15 bits select the set and the rest is the tag, so together they identify the address
 //! and a hit is exact. A set has two entries: with one, the 30,000 addresses of a compiler displace
-//! each other all the time. The rules of interrupted instructions, which differ from those of
-//! return addresses, are compiled each time.
+//! each other all the time. An interrupted instruction has the rule of the return address behind it,
+//! unless that tells of more than the unwind data ([`at_instruction`]).
 //!
 //! Generated code is elsewhere in the table, and is looked at last: functions of one shape that a JIT
 //! compiler makes, 64 bytes each, would share a few sets. There the low bits select the set,
@@ -94,9 +94,29 @@ fn find(address: u64) -> Rule {
     known_generated(address).unwrap_or_else(|| compile(address))
 }
 
-/// Returns the rule of an instruction, without storing it in the table.
+/// Returns the rule of an address if it is in the table.
 #[inline(never)]
-pub(crate) fn at_instruction(lookup: u64) -> Rule {
+fn known(address: u64) -> Option<Rule> {
+    entry(address, false).or_else(|| known_generated(address))
+}
+
+/// As [`of`], where it is rare.
+#[inline(never)]
+fn of_rare(address: u64) -> Rule {
+    known(address).unwrap_or_else(|| compile(address))
+}
+
+/// Returns the rule of an interrupted instruction: the one of a call in its place, which the table
+/// keeps. Only what comes from unwind data is used: the rest tells something of returns.
+#[inline(never)]
+pub(crate) fn at_instruction(address: u64) -> Rule {
+    let rule = of_rare(address.wrapping_add(1 << CODE_ALIGNMENT));
+    if rule.is_described() { rule } else { described(address) }
+}
+
+/// Returns the rule that the unwind data has for a byte of code, without storing it in the table.
+#[inline(never)]
+fn described(lookup: u64) -> Rule {
     if lookup >> ADDRESS_BITS != 0 {
         return Rule::UNKNOWN;
     }
@@ -194,7 +214,7 @@ fn generated(address: u64) -> Rule {
 #[inline(never)]
 fn compile(address: u64) -> Rule {
     let before = generation();
-    let mut rule = at_instruction(address.wrapping_sub(1));
+    let mut rule = described(address.wrapping_sub(1));
     if rule.kind() == Kind::Unknown as u64 && address >> ADDRESS_BITS == 0 {
         rule = undescribed(address);
     } else if rule.is_usual() && !is_after_call_in_object(address) && begins_a_function(address) {
@@ -244,7 +264,7 @@ pub(crate) fn look(address: u64) -> Found {
     if address < 4096 || address >> ADDRESS_BITS != 0 {
         return Found::Nothing;
     }
-    let rule = match entry(address, false).or_else(|| known_generated(address)) {
+    let rule = match known(address) {
         // Other code may be there by now.
         Some(rule) if rule.is_generated() && rule.is_target() == Some(false) && code::is_time_to_ask() => {
             compile(address)
@@ -267,7 +287,7 @@ pub(crate) fn look(address: u64) -> Found {
 fn check(address: u64) -> Option<Rule> {
     let before = generation();
     let is_in_object = is_in_code(address)?;
-    let rule = of(address);
+    let rule = of_rare(address);
     if !is_in_object || rule.is_target().is_some() {
         return Some(rule);
     }
@@ -401,4 +421,28 @@ pub(crate) unsafe fn has_left(sp: usize, low: usize, end: usize) -> bool {
         }
     }
     any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupted_instructions_have_the_rules_of_their_unwind_data_which_are_kept() {
+        let functions = [libc::raise as *const (), libc::qsort as *const (), libc::system as *const ()];
+        let mut kept = 0;
+        for function in functions.map(|function| function as u64) {
+            for address in (function..function + 1024).step_by(1 << CODE_ALIGNMENT) {
+                let data = described(address).checked(false);
+                assert_eq!(at_instruction(address).checked(false), data, "first at {address:#x}");
+                assert_eq!(at_instruction(address).checked(false), data, "again at {address:#x}");
+                let is_kept = known(address + (1 << CODE_ALIGNMENT)).is_some_and(|rule| rule.checked(false) == data);
+                kept += u32::from(is_kept && data.is_usual());
+            }
+        }
+        assert!(kept > 3 * (512 >> CODE_ALIGNMENT), "{kept}");
+        for nowhere in [0, 1, 4096, 1 << ADDRESS_BITS, u64::MAX - 1, u64::MAX] {
+            assert_eq!(at_instruction(nowhere), Rule::UNKNOWN, "{nowhere:#x}");
+        }
+    }
 }
