@@ -196,6 +196,28 @@ fn unrecordable_programs_are_named() {
     torture::passed(20, "named setuid programs of another user", 1);
 }
 
+/// A forked child attaches with its first event, and another thread starts a program at that moment.
+/// It is said to be unrecorded only if it is, and then it is named.
+#[test]
+fn programs_that_start_during_an_attach_are_inspected() {
+    const COUNT: usize = 40;
+    let unseen = Target::program("small.c").flag("-static").flag("-s").named("small-stripped").build();
+    let program = |path: &Path| Program::new(target::c("spawns_while_attaching")).arg(COUNT.to_string()).arg(path);
+    for (path, unrecorded) in [(Path::new("/bin/true"), 0), (unseen.as_path(), COUNT)] {
+        let program = program(path);
+        let plain = program.plain().success();
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let about = recording.about();
+        let recorded =
+            about.processes.iter().filter(|process| Path::new(&process.exe).file_name() == path.file_name()).count();
+        let named = about.not_traced.iter().map(|process| process.why.as_str()).collect::<Vec<_>>();
+        assert_eq!((recorded, named.len()), (COUNT - unrecorded, unrecorded), "{named:?}");
+        assert!(named.iter().all(|why| why.starts_with("it is statically linked")), "{named:?}");
+    }
+    torture::passed(20, "programs that start while another thread attaches", 2 * COUNT as u64);
+}
+
 /// A sanitizer's run-time ends its program when another library is before it. Such a program runs
 /// without the library, by each function that starts programs, and is named.
 #[test]

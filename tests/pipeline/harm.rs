@@ -48,6 +48,8 @@ const ONCE_DIFFERENT: &[&str] = &[
     "signal-safe guard:0:13{ handler:3{ memalign:6:1540:4096 } }",
     // One that changed its name and ended by quick_exit was said to have executed another program.
     "system:0:5 end:3",
+    // A program that started while another thread attached was said to be unrecorded.
+    "threads:5:0{ fork:0:0:1{ threads:2:0{ only:0{ exec:3:5{ } } pairs:1:1 } } }",
 ];
 
 /// The cases of the first seeds. The full form goes on for an hour, most of it with seeds from the

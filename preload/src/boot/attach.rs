@@ -10,7 +10,9 @@ use crate::thread::STATE_BYTES;
 use crate::{arch, dynsym, next, timestamp};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use heaptape_wire::area::CLOCK_TSC;
 use heaptape_wire::hello::{
     ACCEPTED, Hello, ORIGIN_FORK, ORIGIN_START, REFUSED_FULL, REPLY_BYTES, Reply, UntracedReason,
@@ -27,11 +29,13 @@ static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// The ticks before the fork that made this process; see `process/fork.rs`.
 pub(crate) static FORK_TICK: AtomicU64 = AtomicU64::new(0);
 
-/// The path of the socket and its length, copied before the program can change its environment.
-struct Path(UnsafeCell<([u8; 109], usize)>);
-// SAFETY: written and read by the one thread that attaches.
+/// The path of the socket, copied before the program can change its environment.
+struct Path(UnsafeCell<[u8; 109]>);
+// SAFETY: written by the one thread that attaches while `PATH_BYTES` is 0, and then read only.
 unsafe impl Sync for Path {}
-static PATH: Path = Path(UnsafeCell::new(([0; 109], 0)));
+static PATH: Path = Path(UnsafeCell::new([0; 109]));
+/// Length of the path; 0 until it is copied.
+static PATH_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The longest time of an attach in milliseconds, read from the environment together with the path.
 static TIMEOUT_MS: AtomicU64 = AtomicU64::new(ATTACH_MS);
@@ -71,16 +75,17 @@ pub(crate) fn use_new_memory() {
 /// Returns the path of the socket, if there was an attempt to attach in this process or the one that
 /// it was forked from.
 pub(crate) fn socket_path() -> Option<&'static CStr> {
-    // SAFETY: the path was written before LIVE and before IS_LEFT_OUT, and is not written again.
-    let (path, _) = unsafe { &*PATH.0.get() };
+    // SAFETY: a path is written before this process is seen to watch starts, and not again.
+    let path = unsafe { &*PATH.0.get() };
     (watches_starts() && Need::INSPECT.is_allowed()).then(|| sys::c_text(path)).flatten()
 }
 
 /// Returns whether the programs that this process starts are inspected: it has a session, or the
-/// one that it was forked from has, or its attach has failed. Who starts a program with a sanitizer
-/// must not pass this library on. In an unknown filter nothing is inspected: that could kill.
+/// one that it was forked from has, also while another thread attaches, or its attach has failed.
+/// Who starts a program with a sanitizer must not pass this library on. In an unknown filter nothing
+/// is inspected: that could kill.
 pub(crate) fn watches_starts() -> bool {
-    session::is_live() || IS_LEFT_OUT.load(Acquire)
+    session::is_live_or_attaching(PATH_BYTES.load(Acquire) != 0) || IS_LEFT_OUT.load(Acquire)
 }
 
 /// Returns whether this process, or the one that it was forked from, has given up its attach. Then
@@ -91,8 +96,8 @@ pub(crate) fn has_given_up() -> bool {
 
 /// Returns the path of the socket, once there was an attempt to attach.
 pub(crate) fn socket_of_attempt() -> Option<&'static CStr> {
-    // SAFETY: as in `socket_path`, with HAS_GIVEN_UP.
-    let (path, _) = unsafe { &*PATH.0.get() };
+    // SAFETY: the path was written before HAS_GIVEN_UP, and is not written again.
+    let path = unsafe { &*PATH.0.get() };
     has_given_up().then(|| sys::c_text(path)).flatten()
 }
 
@@ -124,19 +129,20 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
         board::post(pid, UntracedReason::Sandbox, b"");
         return None;
     }
-    // SAFETY: this thread alone is attaching.
-    let (path, length) = unsafe { &mut *PATH.0.get() };
-    if *length == 0 {
+    if PATH_BYTES.load(Relaxed) == 0 {
+        // SAFETY: this thread alone is attaching, and nobody reads the path before its length is known.
+        let path = unsafe { &mut *PATH.0.get() };
         let value = sys::environment(ENV_SOCKET)?.to_bytes();
         // A zero follows.
         path.get_mut(..value.len()).filter(|_| value.len() < 109)?.copy_from_slice(value);
-        *length = value.len();
+        PATH_BYTES.store(value.len(), Release);
         let wanted = sys::environment(ENV_ATTACH_MS).and_then(|wanted| sys::number(wanted.to_bytes(), 0));
         if let Some(wanted) = wanted {
             TIMEOUT_MS.store(wanted.min(MAX_ATTACH_MS), Relaxed);
         }
     }
-    let path = path.get(..*length).filter(|path| !path.is_empty())?;
+    // SAFETY: written above or by an earlier attach, and not written again.
+    let path = unsafe { &*PATH.0.get() }.get(..PATH_BYTES.load(Relaxed)).filter(|path| !path.is_empty())?;
     if is_child && sys::has_filter() {
         sys::forbid(Need::PEEK);
     }

@@ -134,6 +134,13 @@ pub(crate) fn is_live() -> bool {
     STATE.load(Acquire) == LIVE
 }
 
+/// Returns whether there is one, as [`is_live`] has it, or a thread creates one right now and
+/// `has_tried` to before, in this process or in the one that it was forked from.
+pub(crate) fn is_live_or_attaching(has_tried: bool) -> bool {
+    let state = STATE.load(Acquire);
+    state == LIVE || (has_tried && state as u8 == ATTACHING as u8)
+}
+
 /// Notes that the process makes a child, or a child of `vfork` starts a program, in a way that this
 /// library sees. The recorder takes further children that used memory for unseen programs.
 pub(crate) fn note_child() {
