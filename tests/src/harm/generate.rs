@@ -262,7 +262,7 @@ impl Generator {
         } else {
             self.random.one(&alone)
         };
-        if matches!(which, 12 | 13) && !self.takes_process(around) {
+        if matches!(which, 12 | 13) && (around.is_rooted || !self.takes_process(around)) {
             return;
         }
         steps.push(Step::leaf("libc", &[which, self.random.below(6)]));
