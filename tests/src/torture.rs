@@ -140,7 +140,7 @@ struct Section {
     text: &'static str,
 }
 
-const SECTIONS: [Section; 3] = [
+const SECTIONS: [Section; 4] = [
     Section {
         heading: "Real programs, bare and recorded",
         note: "real.md",
@@ -166,6 +166,13 @@ const SECTIONS: [Section; 3] = [
                - *to libunwind, not libgcc*: in code without unwind data (a JIT's), libgcc stops, and libunwind and heaptape go on by the frame pointer.\n\
                - *only ours is whole*: the others stop there or go on at an address that is no code, and ours reaches the frame where the thread's other stacks begin.\n\
                - The last three are faults of heaptape: *ours ends early*, *differ*, *not in the recording*.",
+    },
+    Section {
+        heading: "Lost blocks beside LeakSanitizer",
+        note: "holders.md",
+        command: "scripts/dev holders",
+        text: "Unmodified programs of `tests/holders/programs.txt` run once with the run-time of AddressSanitizer preloaded, whose LeakSanitizer looks for lost \
+               blocks at their end, and once under `heaptape record --references`. The sums over the processes of each are compared, exactly.",
     },
 ];
 
