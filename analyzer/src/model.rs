@@ -8,6 +8,7 @@ pub mod axis;
 pub mod block_filter;
 pub mod by_thread;
 pub mod call_sites;
+pub mod circles;
 pub mod climb;
 pub(crate) mod core_moment;
 pub mod covered;

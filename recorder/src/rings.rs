@@ -2,6 +2,7 @@
 //! of events in the order in which they happened ([`merge`]).
 
 pub(crate) mod batch;
+pub(crate) mod counts;
 pub(crate) mod heartbeat;
 pub mod merge;
 pub(crate) mod ring_space;

@@ -376,19 +376,6 @@ impl Graph {
     fn kind(&self, root: &Root) -> u8 {
         self.regions.get(root.region as usize).map_or(0, |region| region.kind)
     }
-
-    /// Returns the groups of lost blocks that refer to each other in a circle, directly or not: a
-    /// group for each block, later ones refer to earlier ones only (Tarjan's algorithm). The blocks
-    /// are in ascending order.
-    pub fn components(&self, lost: &[u32]) -> Vec<Vec<u32>> {
-        let mut search = Components::new(lost);
-        for place in 0..lost.len() {
-            if search.state[place].number == 0 {
-                search.from(self, place);
-            }
-        }
-        search.found
-    }
 }
 
 fn bit(bits: &[u64], number: u32) -> bool {
@@ -401,77 +388,6 @@ fn set_bit(bits: &mut [u64], number: u32) -> bool {
     let is_new = *word & bit == 0;
     *word |= bit;
     is_new
-}
-
-#[derive(Clone, Copy, Default)]
-struct State {
-    number: u32,
-    low: u32,
-    is_open: bool,
-}
-
-struct Components<'a> {
-    lost: &'a [u32],
-    /// Of each lost block.
-    state: Vec<State>,
-    count: u32,
-    /// Places of blocks in the list of lost ones.
-    open: Vec<usize>,
-    found: Vec<Vec<u32>>,
-}
-
-impl Components<'_> {
-    fn new(lost: &[u32]) -> Components<'_> {
-        Components { lost, state: vec![State::default(); lost.len()], count: 0, open: Vec::new(), found: Vec::new() }
-    }
-
-    fn begin(&mut self, place: usize) {
-        self.count += 1;
-        self.state[place] = State { number: self.count, low: self.count, is_open: true };
-        self.open.push(place);
-    }
-
-    fn from(&mut self, graph: &Graph, place: usize) {
-        let mut path = vec![(place, 0usize)];
-        self.begin(place);
-        while let Some((place, next)) = path.last_mut() {
-            let place = *place;
-            let Some(reference) = graph.references(self.lost[place]).get(*next) else {
-                path.pop();
-                let State { number, low, .. } = self.state[place];
-                if let Some((parent, _)) = path.last() {
-                    let parent = &mut self.state[*parent];
-                    parent.low = parent.low.min(low);
-                }
-                if number == low {
-                    self.close(place);
-                }
-                continue;
-            };
-            *next += 1;
-            let Ok(target) = self.lost.binary_search(&reference.target) else { continue };
-            let State { number, is_open, .. } = self.state[target];
-            if number == 0 {
-                self.begin(target);
-                path.push((target, 0));
-            } else if is_open {
-                let state = &mut self.state[place];
-                state.low = state.low.min(number);
-            }
-        }
-    }
-
-    fn close(&mut self, place: usize) {
-        let mut group = Vec::new();
-        while let Some(last) = self.open.pop() {
-            self.state[last].is_open = false;
-            group.push(self.lost[last]);
-            if last == place {
-                break;
-            }
-        }
-        self.found.push(group);
-    }
 }
 
 #[cfg(test)]
@@ -574,24 +490,6 @@ mod tests {
         );
         let graph = self::graph(5, &[(0, 1), (1, 2), (2, 3), (3, 4)], &[(1, 3)]);
         assert_eq!(walk(&graph), [(3, Via::Root(0), true), (4, by(3), true)]);
-    }
-
-    #[test]
-    fn circles_of_lost_blocks_are_found() {
-        let graph = graph(7, &[(0, 1), (1, 2), (2, 0), (2, 3), (4, 5), (5, 6)], &[(1, 6)]);
-        assert_eq!(walk(&graph), [(6, Via::Root(0), true)]);
-        let lost = [0, 1, 2, 3, 4, 5];
-        let mut found = graph.components(&lost);
-        found.iter_mut().for_each(|group| group.sort_unstable());
-        assert_eq!(found, [vec![3], vec![0, 1, 2], vec![5], vec![4]]);
-    }
-
-    #[test]
-    fn a_long_chain_needs_no_deep_stack() {
-        let edges: Vec<(u64, u64)> = (0..99_999).map(|number| (number, number + 1)).collect();
-        let graph = graph(100_000, &edges, &[]);
-        let lost: Vec<u32> = (0..100_000).collect();
-        assert_eq!(graph.components(&lost).len(), 100_000);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //!
 //! That no pointer was found is one sign. A program may hide a pointer (XOR, compression, tags in
 //! the high bits), so a second sign is needed before we call a block lost: it is old, or many of
-//! its site are alike. Offsets in place of addresses are looked for, and in a core pointers in other disguises. A cycle is proven if its
-//! counts of references are those that its own blocks have.
+//! its site are alike. Offsets in place of addresses are looked for, and in a core pointers in other
+//! disguises. A cycle is proven if its counts of references are those that its own blocks have.
 
 use super::holders::{Amount, Counts, Holders};
 use crate::load::tape::TraceRange;
+use crate::model::circles::circles;
 use crate::model::disguised::{LEAST, OddWords};
 use crate::text::counted;
 use heaptape_formats::references::Memory;
@@ -209,7 +210,7 @@ fn disguise(holders: &Holders<'_>, group: &LostGroup, words: &mut Option<OddWord
 /// to.
 fn heads(holders: &Holders<'_>, lost: &[u32]) -> Vec<Head> {
     let graph = &holders.snapshot.graph;
-    let components = graph.components(lost);
+    let components = circles(lost, |block, number| Some(graph.references(block).get(number)?.target));
     let mut component_of: FxHashMap<u32, u32> = FxHashMap::default();
     for (number, component) in (0..).zip(&components) {
         component_of.extend(component.iter().map(|block| (*block, number)));

@@ -266,17 +266,44 @@ impl Regions<'_> {
     ) {
         let range = (line.start, line.end);
         let mut taken = self.excluded.to_vec();
+        let has_blocks = !table.within(line.start, line.end).is_empty();
+        let has_thread = self.threads_in(line, has_blocks, &mut taken, found);
+        let (name, kind) = match module {
+            Some(name) => (name, ROOT_DATA),
+            None => (number_of(line.name, numbers, &mut found.names), ROOT_MAPPING),
+        };
+        let mut shared = Vec::new();
+        let own = taken.len();
+        self.take_blocks(line, table, &mut taken, &mut shared);
+        // Data of modules and of threads may be beside blocks by chance.
+        if module.is_none() && !has_thread && has_blocks {
+            self.take_notes(range, &mut taken);
+        }
+        if !self.knows_all_blocks {
+            let others = without(range, shared).into_iter().chain(taken[..own].iter().copied()).collect();
+            for part in without(range, others) {
+                found.add(part, ROOT_EARLIER, 0, 0);
+            }
+        }
+        for part in without(range, taken) {
+            found.add(part, kind, name, 0);
+        }
+    }
+
+    /// Adds the stacks and the thread-local data in a mapping. `taken` gets them, and what is not in use
+    /// of a stack. Returns whether a thread is there.
+    fn threads_in(&self, line: &Mapping<'_>, has_blocks: bool, taken: &mut Vec<(u64, u64)>, found: &mut Found) -> bool {
         let within = |address: u64| (line.start..line.end).contains(&address);
         let has_descriptors = !self.has_data_above && line.name.is_empty() && line.is_writable;
         let pointers = match has_descriptors && !found.unplaced.is_empty() {
-            true => descriptors::of_threads(range, self.memory, &mut found.unplaced),
+            true => descriptors::of_threads((line.start, line.end), self.memory, &mut found.unplaced),
             false => HashMap::new(),
         };
         let mut has_thread = self.threads.iter().any(|thread| within(thread.stack_pointer));
         if has_descriptors
             && found.guard_end == line.start
             && !has_thread
-            && let Some(pointer) = descriptors::of_ended(range, self.memory)
+            && let Some(pointer) = descriptors::of_ended((line.start, line.end), self.memory)
         {
             // What it returned is in its descriptor until another thread has waited for it.
             taken.push((line.start, pointer));
@@ -288,7 +315,7 @@ impl Regions<'_> {
             };
             // It may be of a coroutine, in a block that is not known.
             let is_sure = self.knows_all_blocks || line.name == "[stack]" || (within(tp) && sp < tp);
-            let is_stack = within(sp) && is_sure && table.within(line.start, line.end).is_empty();
+            let is_stack = within(sp) && is_sure && !has_blocks;
             let mut top = line.end;
             has_thread |= within(tp);
             if tp != 0 && within(tp) {
@@ -310,34 +337,18 @@ impl Regions<'_> {
                 taken.push((line.start, line.end));
             }
         }
-        let name = match module {
-            Some(name) => name,
-            None => number_of(line.name, numbers, &mut found.names),
-        };
-        let kind = if module.is_some() { ROOT_DATA } else { ROOT_MAPPING };
-        let mut shared = Vec::new();
-        let own = taken.len();
-        self.take_blocks(line, table, &mut taken, &mut shared);
-        // What another allocator notes of its blocks may be old, and the kernel joins the two. Data of
-        // modules and of threads may be beside them by chance.
-        let is_apart = module.is_none() && !has_thread && !table.within(line.start, line.end).is_empty();
-        // In a program with an allocator of its own, what either maps is not told apart.
+        has_thread
+    }
+
+    /// Adds to `taken` what the program has not mapped itself of a range that has blocks of an allocator
+    /// other than glibc's: what that notes of its blocks may be old, and the kernel joins the two. In a
+    /// program with an allocator of its own, what either maps is not told apart.
+    fn take_notes(&self, range: (u64, u64), taken: &mut Vec<(u64, u64)>) {
         let is_told_apart = !matches!(self.allocator, Allocator::Glibc | Allocator::Unknown);
-        let others = self.mapped.filter(|_| is_apart && is_told_apart && self.knows_all_blocks);
-        if let Some(mapped) = others {
-            let from = mapped.partition_point(|range| range.1 <= line.start);
-            let own = mapped[from..].iter().copied().take_while(|range| range.0 < line.end);
-            taken.extend(without(range, own.collect()));
-        }
-        if !self.knows_all_blocks {
-            let others = without(range, shared).into_iter().chain(taken[..own].iter().copied()).collect();
-            for part in without(range, others) {
-                found.add(part, ROOT_EARLIER, 0, 0);
-            }
-        }
-        for part in without(range, taken) {
-            found.add(part, kind, name, 0);
-        }
+        let Some(mapped) = self.mapped.filter(|_| is_told_apart && self.knows_all_blocks) else { return };
+        let from = mapped.partition_point(|mapped| mapped.1 <= range.0);
+        let own = mapped[from..].iter().copied().take_while(|mapped| mapped.0 < range.1);
+        taken.extend(without(range, own.collect()));
     }
 
     /// Returns whether a heap of an arena of glibc begins at an address: its first word is the address

@@ -4,7 +4,7 @@
 use crate::digest::process::{ProcessCommand, ProcessRecording};
 use crate::heap::thread_number::ThreadNumber;
 use crate::rings::batch::{Batch, InFlight};
-use crate::rings::slots::EventCounts;
+use crate::rings::counts::EventCounts;
 use crate::session::traced_process::{Session, SessionId};
 use crate::store::trace::Chunk;
 use crate::store::writer::WriteJob;

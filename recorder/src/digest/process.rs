@@ -33,7 +33,7 @@ use crate::heap::stacks::Stacks;
 use crate::heap::thread_number::ThreadNumber;
 use crate::os::clock::Moment;
 use crate::rings::batch::{Batch, RunningTimestamp, Step};
-use crate::rings::slots::EventCounts;
+use crate::rings::counts::EventCounts;
 use crate::session::options::Mode;
 use crate::session::traced_process::{Session, SessionId};
 use crate::store::trace::Chunk;

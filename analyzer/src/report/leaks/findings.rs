@@ -46,8 +46,8 @@ pub struct LeakReport<'a> {
     pub rules: Rules,
     /// Whether the range ends before a process does. What is live then may have been freed later.
     pub is_cut: bool,
-    /// When it was read who holds what, if that was before the end.
-    pub held_before: Option<String>,
+    /// That it was read before the end who holds what, or why it is not known.
+    pub note_of_holders: Option<String>,
 }
 
 impl<'a> LeakReport<'a> {
@@ -62,7 +62,7 @@ impl<'a> LeakReport<'a> {
             missing: Vec::new(),
             rules,
             is_cut: false,
-            held_before: None,
+            note_of_holders: None,
         }
     }
 
@@ -115,7 +115,7 @@ impl<'a> LeakReport<'a> {
             let is_own = |leak: &&mut Leak| std::ptr::eq(leak.process, *process);
             let own: Vec<&mut Leak> =
                 self.leaks.iter_mut().chain(&mut self.freed_at_exit).filter(|leak| is_own(leak)).collect();
-            self.held_before = held::add(process, own, symbols).or(self.held_before.take());
+            self.note_of_holders = held::add(process, own, symbols).or(self.note_of_holders.take());
         }
     }
 

@@ -116,7 +116,7 @@ fn print_leaks(found: &LeakReport, options: &Options, symbols: &mut Symbolizer, 
 fn print_hints(found: &LeakReport, symbols: &mut Symbolizer, screen: &mut Screen) -> io::Result<()> {
     let hints = |(process, _): &(&Process, _)| hints::find(process, process.known_sites(), symbols);
     let hints = found.missing.iter().map(hints).find(|hints| !hints.is_empty()).unwrap_or_default();
-    hints.iter().chain(&found.held_before).try_for_each(|hint| screen.line(&format!("note: {hint}")))
+    hints.iter().chain(&found.note_of_holders).try_for_each(|hint| screen.line(&format!("note: {hint}")))
 }
 
 /// Returns the first line: how much was never freed, and what to look at first. What does not fit

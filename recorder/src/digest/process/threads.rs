@@ -3,7 +3,7 @@
 //! have millions after months.
 
 use crate::heap::thread_number::ThreadNumber;
-use crate::rings::slots::EventCounts;
+use crate::rings::counts::EventCounts;
 use formats::tape::{self, Account, Loss};
 use std::collections::BTreeMap;
 
