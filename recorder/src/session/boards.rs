@@ -40,11 +40,11 @@ pub struct Found {
     pub why: String,
 }
 
-/// Returns why a process that was sent its area does not use it. One that posts no reason has
-/// stopped waiting, or the kernel refused to map the area, or dropped its descriptor, since the numbers
-/// were used up.
+/// Returns why a process that was sent its area does not use it. One that posts no reason has ended,
+/// or stopped waiting, or the kernel refused to map the area, or dropped its descriptor, since the
+/// numbers were used up.
 pub(crate) fn why_unused(mapping: &Mapping) -> &'static str {
-    let mut why = "it no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS), or the system refused it a descriptor or memory";
+    let mut why = "it ended meanwhile, or no longer waited for the recorder, which was busy (HEAPTAPE_ATTACH_MS), or the system refused it a descriptor or memory";
     mapping.header().board.0.drain(|posted| why = posted.reason.text());
     why
 }
