@@ -5,7 +5,7 @@
 
 programs.txt beside this file has the programs, which run unmodified: once with GCC's run-time of AddressSanitizer preloaded, whose leak check looks
 at the end of a program, as ours does, and once under `record --references`. The sums of all their processes are compared, exactly. Where LeakSanitizer
-cannot look, nothing may be lost. A name is a part of the programs' names. The table goes to NOTES/holders.md, for docs/torture.md. The exit status is
+cannot look, nothing may be lost. A name is a part of the programs' names; without one, the table goes to NOTES/holders.md, for docs/torture.md. The exit status is
 1 if a program differs that is not marked as one that may.
 """
 
@@ -121,8 +121,9 @@ def main():
         verdict = verdict.removeprefix("alone, ") if bare or ours[0] else f"{reason.removeprefix('alone, ')}; none lost"
         print(f"{name}: {ours[2]} live, LeakSanitizer {beside}, heaptape {ours[1]} B in {ours[0]}: {verdict}", flush=True)
         rows.append(f"| {name} | {ours[2]} | {beside} | {ours[1]} B in {ours[0]} | {verdict} |")
-    with open(f"{notes}/holders.md", "w", encoding="utf-8") as file:
-        file.write("| program | live blocks | LeakSanitizer: lost | heaptape: lost | |\n| --- | --- | --- | --- | --- |\n" + "\n".join(rows) + "\n")
+    if not wanted:
+        with open(f"{notes}/holders.md", "w", encoding="utf-8") as file:
+            file.write("| program | live blocks | LeakSanitizer: lost | heaptape: lost | |\n| --- | --- | --- | --- | --- |\n" + "\n".join(rows) + "\n")
     sys.exit(failed != 0)
 
 

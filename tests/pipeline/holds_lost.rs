@@ -80,6 +80,18 @@ fn blocks_behind_offsets_are_not_lost() {
     assert!(text.contains("behind pointers in a disguise (offsets in place of addresses)"), "{text}");
 }
 
+/// Of very many blocks to which no address leads, offsets are looked for of some.
+#[test]
+fn very_many_blocks_without_an_address_are_judged() {
+    let program = Program::new(target::c("holds_offsets")).args(["50000", "40000"]);
+    let recording = program.option("--references").recorded().success();
+    let report = holds(&recording, &[]);
+    let counts = [("hidden_blocks", 50_003..=50_005), ("lost_blocks", 40_037..=40_040)];
+    for (key, count) in counts {
+        assert!(report[key].as_u64().is_some_and(|blocks| count.contains(&blocks)), "{key}: {report:#}");
+    }
+}
+
 /// A compiler makes several call sites of one when it unrolls a loop.
 #[test]
 fn lost_blocks_of_one_line_are_one_group() {

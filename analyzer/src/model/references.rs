@@ -8,7 +8,7 @@
 //! those behind the bytes that the program requested, which few programs use.
 
 use super::reference_blocks::Blocks;
-use heaptape_formats::tape::{Edge, ReferenceBlock, RootRegion};
+use heaptape_formats::tape::{Edge, LOOKED_FOR, ReferenceBlock, RootRegion};
 use rustc_hash::FxHashMap;
 
 /// Number of no block.
@@ -81,8 +81,11 @@ pub struct Graph {
     used: FxHashMap<u32, u32>,
     /// A bit for each block with doubtful words.
     doubtful: Vec<u64>,
-    /// Words that may be offsets of blocks to which no address leads, in the order of those.
+    /// Words that may be offsets of blocks to which no address leads, in the order of those, each
+    /// with its mark before them.
     offsets: Vec<Edge>,
+    /// Whether only blocks with a mark were looked for.
+    has_marks: bool,
 }
 
 /// What leads to a block.
@@ -164,7 +167,8 @@ impl GraphBuilder {
         bad += graph.remove_bad_targets();
         graph.regions = regions;
         graph.offsets.retain(|edge| edge.source.max(edge.target) < count as u64);
-        graph.offsets.sort_by_key(|edge| edge.target);
+        graph.has_marks = graph.offsets.iter().any(|edge| edge.inside == LOOKED_FOR);
+        graph.offsets.sort_by_key(|edge| (edge.target, edge.inside != LOOKED_FOR));
         for edge in roots {
             let region = usize::try_from(edge.source).ok().and_then(|number| graph.regions.get(number));
             let Some(region) = region.filter(|_| edge.target < count as u64) else {
@@ -284,11 +288,16 @@ impl Graph {
         self.references.get(range(block as usize)..range(block as usize + 1)).unwrap_or_default()
     }
 
-    /// Returns the words that may be offsets of a block.
-    pub fn offsets_of(&self, block: u32) -> &[Edge] {
+    /// Returns the words that may be offsets of a block, or `None` if such words were not looked for,
+    /// since no address leads to very many blocks.
+    pub fn offsets_of(&self, block: u32) -> Option<&[Edge]> {
         let from = self.offsets.partition_point(|edge| edge.target < u64::from(block));
         let length = self.offsets[from..].partition_point(|edge| edge.target == u64::from(block));
-        &self.offsets[from..from + length]
+        let offsets = &self.offsets[from..from + length];
+        match offsets.split_first() {
+            Some((Edge { inside: LOOKED_FOR, .. }, rest)) => Some(rest),
+            _ => (!self.has_marks).then_some(offsets),
+        }
     }
 
     /// Returns the references in a block that are not doubtful.

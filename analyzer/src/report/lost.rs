@@ -11,6 +11,7 @@ use crate::model::circles::circles;
 use crate::model::disguised::{LEAST, OddWords};
 use crate::text::counted;
 use heaptape_formats::references::Memory;
+use heaptape_formats::tape::Edge;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -162,22 +163,22 @@ fn is_held_by_offsets(holders: &Holders<'_>, group: &LostGroup) -> bool {
     if group.is_cycle {
         return false;
     }
-    let heads = &group.heads;
+    let looked_for: Vec<&[Edge]> = group.heads.iter().filter_map(|block| graph.offsets_of(*block)).collect();
     let mut by_word: FxHashMap<(u32, u64, u64), Found> = FxHashMap::default();
-    for edge in
-        heads.iter().flat_map(|block| graph.offsets_of(*block)).filter(|edge| holders.is_held(edge.source as u32))
-    {
+    for edge in looked_for.iter().copied().flatten().filter(|edge| holders.is_held(edge.source as u32)) {
         let [source, target] = [edge.source, edge.target].map(|block| graph.block(block as u32).address);
         let word = (holders.alike(graph.blocks.site(edge.source as u32)), edge.offset, edge.inside);
         let (found, distances) = by_word.entry(word).or_default();
         found.insert(edge.target);
         distances.insert(target.wrapping_sub(source));
     }
+    let count = looked_for.len();
     if group.times < MANY {
         let all: FxHashSet<u64> = by_word.into_values().flat_map(|(found, _)| found).collect();
-        return all.len() == heads.len();
+        return count > 0 && all.len() == count;
     }
-    by_word.values().any(|(found, distances)| 10 * found.len() >= 9 * heads.len() && 4 * distances.len() >= heads.len())
+    count > 0
+        && by_word.values().any(|(found, distances)| 10 * found.len() >= 9 * count && 4 * distances.len() >= count)
 }
 
 /// Returns the disguise in which pointers to the blocks of a group are in the memory of a core. Its words

@@ -31,20 +31,12 @@ pub struct Counts {
     pub read_bytes: u64,
     /// Bytes that were not searched for want of time.
     pub unread_bytes: u64,
-    /// Whether more blocks have no address that leads to them than offsets are looked for.
-    pub has_too_many_alone: bool,
 }
 
 impl Counts {
     /// Returns why references may be missing.
-    pub fn lacks(&self) -> impl Iterator<Item = String> {
-        let unread =
-            (self.unread_bytes > 0).then(|| format!("{} bytes were not searched for want of time", self.unread_bytes));
-        let most = offsets::MOST;
-        let alone = self.has_too_many_alone.then(|| {
-            format!("no address leads to more than {most} blocks, so offsets in place of addresses were not looked for")
-        });
-        unread.into_iter().chain(alone)
+    pub fn lacks(&self) -> Option<String> {
+        (self.unread_bytes > 0).then(|| format!("{} bytes were not searched for want of time", self.unread_bytes))
     }
 }
 

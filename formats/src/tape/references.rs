@@ -124,6 +124,9 @@ tape_record! {
 pub const OFFSET_FROM_BLOCK: u64 = 0;
 /// See [`OFFSET_FROM_BLOCK`].
 pub const OFFSET_FROM_WORD: u64 = 1;
+/// No offset: words were looked for that lead to this block, which is source and target. If there is
+/// such a mark, no words were looked for that lead to blocks without one.
+pub const LOOKED_FOR: u64 = 2;
 
 tape_record! {
     /// Kind 27, the last record: what was found.

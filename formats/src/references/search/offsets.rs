@@ -3,12 +3,13 @@
 //! looked for only where no address leads, and reports look whether that is likely.
 
 use super::{Piece, Put, Search, put_all, words};
-use crate::tape::{Edge, EdgePacker, OFFSET_FROM_BLOCK, OFFSET_FROM_WORD, Record};
+use crate::tape::{Edge, EdgePacker, LOOKED_FOR, OFFSET_FROM_BLOCK, OFFSET_FROM_WORD, Record};
 use rustc_hash::FxHashMap;
 use std::io;
 
-/// Most blocks that are looked for. So many are lost, or in another disguise.
-pub(super) const MOST: usize = 1 << 16;
+/// Blocks up to which all are looked for. Of more, each site gets an equal share: among very many, nearly
+/// any small number is the offset of one.
+const MOST: usize = 1 << 16;
 /// Bits of a first look at an address, which most numbers fail.
 const FILTER: u64 = 1 << 20;
 
@@ -17,14 +18,50 @@ const fn place(address: u64) -> (usize, u64) {
     (bit as usize / 64, 1 << (bit % 64))
 }
 
+/// Returns those of the blocks, each with its site, that are looked for: of each site evenly.
+fn shares(blocks: &[(u32, usize)]) -> Vec<usize> {
+    let mut of_site: FxHashMap<u32, (usize, usize)> = FxHashMap::default();
+    for (site, _) in blocks {
+        of_site.entry(*site).or_default().0 += 1;
+    }
+    let share = (MOST / of_site.len().max(1)).max(1);
+    let mut chosen = Vec::new();
+    for (site, number) in blocks {
+        let (count, seen) = of_site.entry(*site).or_default();
+        if seen.is_multiple_of(count.div_ceil(share)) {
+            chosen.push(*number);
+        }
+        *seen += 1;
+    }
+    chosen
+}
+
 impl Search<'_> {
+    /// Returns the blocks to which no address leads, if they are few, else those that are looked for
+    /// with their marks.
+    fn alone(&self, put: Put<'_>) -> io::Result<Vec<usize>> {
+        let is_alone = |number: &usize| self.referred[number / 64] & 1 << (number % 64) == 0;
+        let mut alone: Vec<usize> = (0..self.table.len()).filter(is_alone).collect();
+        if alone.len() > MOST {
+            let site = |number: &usize| (self.table.get(*number).map_or(0, |block| block.site), *number);
+            alone = shares(&alone.iter().map(site).collect::<Vec<_>>());
+            let mut marks = EdgePacker::default();
+            for number in alone.iter().map(|number| *number as u64) {
+                if marks.push(Edge { source: number, offset: 0, target: number, inside: LOOKED_FOR }) {
+                    put_all(marks.take_offsets()?.map(Record::ReferenceOffsets), put)?;
+                }
+            }
+            put_all(marks.take_offsets()?.map(Record::ReferenceOffsets), put)?;
+        }
+        Ok(alone)
+    }
+
     /// Searches the blocks for offsets of those to which no address leads.
     pub fn offsets(&mut self, put: Put<'_>) -> io::Result<()> {
-        let is_alone = |number: &usize| self.referred[number / 64] & 1 << (number % 64) == 0;
-        let alone = (0..self.table.len()).filter(is_alone).take(MOST + 1);
-        let starts: FxHashMap<u64, u64> = alone.map(|number| (self.address(number), number as u64)).collect();
-        self.found.has_too_many_alone = starts.len() > MOST;
-        if starts.is_empty() || self.found.has_too_many_alone {
+        let alone = self.alone(put)?;
+        let starts: FxHashMap<u64, u64> =
+            alone.into_iter().map(|number| (self.address(number), number as u64)).collect();
+        if starts.is_empty() {
             return Ok(());
         }
         let mut filter = vec![0; FILTER as usize / 64];
@@ -81,9 +118,10 @@ mod tests {
         }
     }
 
-    /// Searches blocks of 32 bytes, and returns block, place in it, target and kind of each offset.
-    fn offsets(words: Vec<u64>) -> (Vec<(u64, u64, u64, u64)>, bool) {
-        let block = |index: u64| LiveBlock { address: FIRST + 32 * index, size: 32, index, site: 0 };
+    /// Searches blocks of 32 bytes, of a site for each thousand, and returns block, place in it, target and
+    /// kind of each offset.
+    fn offsets(words: Vec<u64>) -> Vec<(u64, u64, u64, u64)> {
+        let block = |index: u64| LiveBlock { address: FIRST + 32 * index, size: 32, index, site: index as u32 / 1000 };
         let table = BlockTable::new((0..words.len() as u64 / 4).map(block).collect(), Allocator::Glibc);
         let heap = Heap(words);
         let mut search = Search::new(&table, &heap, [&[], &[]], None, Instant::now() + Duration::from_secs(60));
@@ -95,7 +133,7 @@ mod tests {
             Ok(())
         };
         search.offsets(put).expect("no file");
-        (found, search.found.has_too_many_alone)
+        found
     }
 
     #[test]
@@ -103,20 +141,32 @@ mod tests {
         let mut words = vec![0; 24];
         // The third word of block 0: 96 from the block is block 3, and 80 from the word.
         words[2] = 96;
-        assert_eq!(offsets(words.clone()).0, [(0, 16, 3, OFFSET_FROM_BLOCK)]);
+        assert_eq!(offsets(words.clone()), [(0, 16, 3, OFFSET_FROM_BLOCK)]);
         words[2] = 80;
-        assert_eq!(offsets(words.clone()).0, [(0, 16, 3, OFFSET_FROM_WORD)]);
+        assert_eq!(offsets(words.clone()), [(0, 16, 3, OFFSET_FROM_WORD)]);
         // Backwards, from block 5.
         (words[2], words[21]) = (0, 64u64.wrapping_neg());
-        assert_eq!(offsets(words.clone()).0, [(5, 8, 3, OFFSET_FROM_BLOCK)]);
+        assert_eq!(offsets(words.clone()), [(5, 8, 3, OFFSET_FROM_BLOCK)]);
         // An address leads to it: none is looked for.
         words[0] = FIRST + 96;
-        assert_eq!(offsets(words).0, []);
+        assert_eq!(offsets(words), []);
     }
 
     #[test]
-    fn too_many_blocks_without_an_address_are_said() {
-        assert_eq!(offsets(vec![0; 4 * MOST]), (Vec::new(), false));
-        assert_eq!(offsets(vec![0; 4 * (MOST + 1)]), (Vec::new(), true));
+    fn of_many_blocks_without_an_address_each_site_has_its_share() {
+        assert_eq!(offsets(vec![0; 4 * MOST]), []);
+        // 200 sites of 1,000 blocks, and one of a single block.
+        let marked = offsets(vec![0; 4 * 200_001]);
+        assert!(
+            marked.iter().all(|(source, offset, target, kind)| { (source, *offset, *kind) == (target, 0, LOOKED_FOR) })
+        );
+        let mut of_site = vec![0; 201];
+        marked.iter().for_each(|(source, ..)| of_site[*source as usize / 1000] += 1);
+        assert!(of_site[..200].iter().all(|count| *count == 250), "{of_site:?}");
+        assert_eq!(of_site[200], 1);
+        // What leads to one of them is found.
+        let mut words = vec![0; 4 * (MOST + 1)];
+        words[1] = 32 * 1000;
+        assert!(offsets(words).contains(&(0, 8, 1000, OFFSET_FROM_BLOCK)));
     }
 }
