@@ -75,7 +75,7 @@ impl Process {
         let fields = stat(pid).unwrap_or_default();
         Process {
             ppid: number(&fields, PARENT).unwrap_or(0) as u32,
-            exe: link(&format!("/proc/{pid}/exe")),
+            exe: exe(pid),
             argv,
             cwd: link(&format!("/proc/{pid}/cwd")),
             comm: name(pid),
@@ -98,6 +98,11 @@ const IMAGE: [usize; 5] = [23, 25, 45, 47, 48];
 
 fn number(fields: &[String], index: usize) -> Option<u64> {
     fields.get(index)?.parse().ok()
+}
+
+/// Returns the path of the program of a process; nothing if it has ended, or may not be looked at.
+pub fn exe(pid: u32) -> Vec<u8> {
+    link(&format!("/proc/{pid}/exe"))
 }
 
 /// Returns the start of a process in clock ticks after the boot. An exec does not change it.

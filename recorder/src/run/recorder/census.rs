@@ -5,10 +5,10 @@
 //! Where the kernel does not tell (e.g. in a container), [`super::newborn`] and [`super::children`]
 //! find most.
 
+use super::Recorder;
 use super::descendants::Unseen;
-use super::{Recorder, text};
 use crate::os::process_events::{Event, ProcessEvents, What};
-use crate::target::proc::{self, Process};
+use crate::target::proc;
 use std::collections::HashMap;
 
 /// Maximum number of processes that are followed, and of those that are remembered.
@@ -209,8 +209,8 @@ impl Recorder {
         for (pid, Member { root, .. }) in self.census.running() {
             let is_known = self.knows_untraced(pid) || self.loaded.iter().any(|loaded| loaded.pid == pid);
             // What knows the socket is found by that.
-            if !is_known && let Unseen::Because(why) = self.why_unseen(pid, root) {
-                self.name_unseen(pid, root, text(&Process::read(pid).exe), why);
+            if !is_known && let Some(Unseen { exe, why: Some(why) }) = self.unseen(pid, root) {
+                self.name_unseen(pid, root, exe, why);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! what its parent's children have used ([`super::children`]).
 
 use super::{Recorder, text};
-use crate::target::proc::{self, Process};
+use crate::target::proc;
 use crate::target::untraced;
 use formats::recording::NotTraced;
 use std::collections::{HashMap, HashSet};
@@ -103,15 +103,14 @@ impl Recorder {
         let before = std::mem::take(&mut self.descendants.suspects);
         for (pid, kin) in found {
             let was_seen = before.get(&pid) == Some(&kin.start_ticks);
-            match self.why_unseen(pid, kin.parent) {
-                Unseen::No => {}
-                Unseen::Loads if !was_seen => drop(self.descendants.suspects.insert(pid, kin.start_ticks)),
-                unseen => {
-                    let why = self.unrecorded_ancestor(pid).unwrap_or(match unseen {
-                        Unseen::Because(why) => why,
-                        _ => untraced::NOT_LOADED.into(),
-                    });
-                    self.name_unseen(pid, kin.parent, text(&Process::read(pid).exe), why);
+            match self.unseen(pid, kin.parent) {
+                None => {}
+                Some(Unseen { why: None, .. }) if !was_seen => {
+                    self.descendants.suspects.insert(pid, kin.start_ticks);
+                }
+                Some(Unseen { exe, why }) => {
+                    let why = self.unrecorded_ancestor(pid).or(why).unwrap_or_else(|| untraced::NOT_LOADED.into());
+                    self.name_unseen(pid, kin.parent, exe, why);
                 }
             }
         }
@@ -145,36 +144,37 @@ impl Recorder {
         true
     }
 
-    /// Returns why nothing is known of a process, if it runs without the library.
-    pub(super) fn why_unseen(&self, pid: u32, parent: u32) -> Unseen {
+    /// Returns what a process runs without the library, and why; `None` if it has that, or nothing can
+    /// be said.
+    pub(super) fn unseen(&self, pid: u32, parent: u32) -> Option<Unseen> {
+        // The name comes first: the process may end at any time.
+        let exe = text(&proc::exe(pid));
         let variables = proc::environment(pid);
         // A zombie has none, and that of another user cannot be read.
-        if variables.is_empty() || proc::has_mapped(pid, LIBRARY) != Some(false) {
-            return Unseen::No;
+        if exe.is_empty() || variables.is_empty() || proc::has_mapped(pid, LIBRARY) != Some(false) {
+            return None;
         }
-        let exe = format!("/proc/{pid}/exe");
         let preload = variables.iter().find_map(|one| one.strip_prefix(b"LD_PRELOAD="));
         let names_library = |preload: &[u8]| preload.windows(LIBRARY.len()).any(|part| part == LIBRARY.as_bytes());
         let knows_socket = variables.contains(&self.variable);
         let why = match preload.filter(|value| !value.is_empty()) {
-            Some(value) if names_library(value) && knows_socket => return Unseen::Loads,
+            Some(value) if names_library(value) && knows_socket => return Some(Unseen { exe, why: None }),
             Some(value) if names_library(value) => (UntracedReason::Socket, &b""[..]),
             Some(value) => (UntracedReason::Replaced, value),
             None => (UntracedReason::Environment, &b""[..]),
         };
-        let of_file = untraced::why_not(Path::new(&exe));
-        Unseen::Because(of_file.unwrap_or_else(|| self.why_untraced([parent, parent], why.0, why.1)))
+        let of_file = untraced::why_not(Path::new(&format!("/proc/{pid}/exe")));
+        let why = of_file.unwrap_or_else(|| self.why_untraced([parent, parent], why.0, why.1));
+        Some(Unseen { exe, why: Some(why) })
     }
 }
 
-/// What a process without a session is.
-pub(super) enum Unseen {
-    /// It has the library, or nothing can be said.
-    No,
-    /// It ought to load the library, and may not have got there.
-    Loads,
-    /// It runs without the library.
-    Because(String),
+/// A process that has not loaded the library.
+pub(super) struct Unseen {
+    /// Path of its program.
+    pub(super) exe: String,
+    /// Why it has not; `None` if it ought to, and may not have got there.
+    pub(super) why: Option<String>,
 }
 
 /// What the name of the library begins with.

@@ -5,9 +5,9 @@
 //! it tells in one short line which process number it gave last (proc_loadavg(5)). So we read
 //! that line every 10 to 50 ms, and look at the new numbers only, not at all of `/proc`.
 
+use super::Recorder;
 use super::descendants::{Unseen, YOUTH};
-use super::{Recorder, text};
-use crate::target::proc::{self, Kin, Process};
+use crate::target::proc::{self, Kin};
 use nix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -201,14 +201,13 @@ impl Recorder {
             if kin.image == one.inherited_image {
                 return one.since.elapsed() < YOUTH;
             }
-            match self.why_unseen(one.pid, kin.parent) {
+            match self.unseen(one.pid, kin.parent) {
                 // It may be about to execute a program.
-                Unseen::No => one.since.elapsed() < YOUTH,
+                None => one.since.elapsed() < YOUTH,
                 // The search of all processes waits for it.
-                Unseen::Loads => false,
-                Unseen::Because(why) => {
+                Some(Unseen { why: None, .. }) => false,
+                Some(Unseen { exe, why: Some(why) }) => {
                     let why = self.unrecorded_ancestor(one.pid).unwrap_or(why);
-                    let exe = text(&Process::read(one.pid).exe);
                     self.newborn.found.push(Found { pid: one.pid, parent: kin.parent, exe, why });
                     false
                 }
