@@ -10,7 +10,7 @@ use heaptape_formats::mtrc::{self, layout::MAGIC};
 use heaptape_formats::recording::{ProcessInfo, RECORDING, RESERVE, Recording, TAPE, TRACE};
 use heaptape_formats::regular;
 use heaptape_formats::tape::journal;
-use heaptape_formats::tape::{Codec, END_EXEC, Record, Step, Stream};
+use heaptape_formats::tape::{Codec, END_EXEC, Record, Source, Step, Stream};
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -219,7 +219,7 @@ impl Follower {
     /// The bytes of the chunks that a killed recorder did not commit.
     fn journal(&self) -> Vec<u8> {
         let open = journal::open_chunks(&self.folder);
-        let tape = self.tape.as_ref().map(|(tape, _)| tape);
+        let tape = self.tape.as_ref().map(|(tape, _)| tape as &dyn Source);
         journal::Missing::of(tape, &open).ok().flatten().map_or(Vec::new(), |missing| missing.trace)
     }
 

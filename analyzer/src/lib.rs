@@ -60,6 +60,7 @@ pub mod charts;
 mod dump;
 mod early_ends;
 mod frame;
+mod kept_file;
 mod load;
 mod missing;
 mod pack;
@@ -81,6 +82,7 @@ mod types;
 pub use archive::{has_names, write_archive};
 pub use charts::sparkline;
 pub use dump::{Error as DumpError, dump};
+pub use kept_file::KeptFile;
 pub use load::bare::{open as open_file, unpacking};
 #[doc(hidden)]
 pub use load::tape::read as read_tape;

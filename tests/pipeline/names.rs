@@ -1,10 +1,10 @@
 //! A recording keeps its names: every command prints the same after the file of the program changed
 //! or was removed. If names are missing, a line states which, and what would help.
 
-use heaptape_formats::recording::SYMBOLS_LOCK;
+use heaptape_formats::recording::{SYMBOLS, SYMBOLS_LOCK};
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::wait::until;
-use heaptape_tests::{Daemon, Outcome, Program, Recording, Target, test_env};
+use heaptape_tests::{Daemon, Outcome, Program, Recording, Target, target, test_env};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,20 +19,22 @@ fn ask(arguments: &[&str], paths: &[&Path]) -> Outcome {
     heaptape(arguments.iter().map(OsStr::new).chain(paths.iter().map(|path| path.as_os_str()))).success()
 }
 
-/// Returns the output of all commands that print names.
+/// The commands that print names.
+const QUESTIONS: [&[&str]; 9] = [
+    &["report"],
+    &["leaks"],
+    &["leaks", "--json"],
+    &["peak"],
+    &["sites"],
+    &["sites", "--by", "line"],
+    &["temporary"],
+    &["diff", "--from", "0%", "--to", "100%"],
+    &["mprof", "-v"],
+];
+
+/// Returns the output of all of them.
 fn all(folder: &Path) -> String {
-    let questions: [&[&str]; 9] = [
-        &["report"],
-        &["leaks"],
-        &["leaks", "--json"],
-        &["peak"],
-        &["sites"],
-        &["sites", "--by", "line"],
-        &["temporary"],
-        &["diff", "--from", "0%", "--to", "100%"],
-        &["mprof", "-v"],
-    ];
-    questions.iter().map(|arguments| format!("{arguments:?}\n{}", ask(arguments, &[folder]).text())).collect()
+    QUESTIONS.iter().map(|arguments| format!("{arguments:?}\n{}", ask(arguments, &[folder]).text())).collect()
 }
 
 /// Copies a target, so that the copy may be deleted.
@@ -68,6 +70,29 @@ fn is_the_same_without(program: &Path, other: &Path) -> String {
     test_env::copy(other, program);
     assert_eq!(all(&recording.folder), before, "built anew");
     before
+}
+
+/// A recording may have more processes, and they more libraries, than files may be open.
+#[test]
+fn few_open_files_are_enough() {
+    let folder = test_env::folder();
+    let library = Target::library("plugin_named.c").flag("-g").flag("-DNAME=pear").flag("-DSIZE=1001");
+    let library = library.flag("-Wl,--build-id=none").named("pear.so").build();
+    let libraries: Vec<PathBuf> = (0..40).map(|number| folder.path().join(format!("pear{number}.so"))).collect();
+    libraries.iter().for_each(|copy| test_env::copy(&library, copy));
+    let line = "for n in $(seq 20); do /bin/true; done; exec \"$@\"";
+    let program = Program::new("/bin/bash").args(["-c", line, "bash"]).arg(target::c("opens_in_turn")).args(&libraries);
+    let recording = program.recorded().success().complete();
+    wait_for_names(&recording);
+    // Without stored names, those of the libraries are read from their files.
+    recording.files(SYMBOLS).iter().for_each(|file| fs::remove_file(file).expect("the names"));
+    for question in [&["verify"][..]].iter().chain(&QUESTIONS) {
+        let many = ask(question, &[&recording.folder]).text();
+        let few = Program::new(test_env::command()).args(question.iter()).arg(&recording.folder);
+        let few = few.after("ulimit -n 24").plain().success().text();
+        assert_eq!(few, many, "{question:?}");
+        assert!(question[0] != "leaks" || many.contains("pear_keeps"), "{many}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::tape::{self, Tape, TraceRange};
 use super::{Clock, Failure, bare, io_failure, profile_file, read_failure, trace_file};
 use crate::early_ends::EarlyEnds;
 use crate::event::{Bound, Event, Range, Span};
+use crate::kept_file::KeptFile;
 use crate::missing::Missing;
 use crate::progress::Progress;
 use crate::saved_names::SavedNames;
@@ -21,7 +22,7 @@ use heaptape_formats::tape::{
     Codec, END_EXEC, END_EXITED, END_RUNNING, END_SIGNALLED, Mark, Process as ProcessRecord, SiteSums, Source, Step,
     Stream, Summary, Totals,
 };
-use heaptape_formats::{Ending, mtrc, regular};
+use heaptape_formats::{Ending, mtrc};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,10 +31,10 @@ use std::sync::Arc;
 pub enum Events {
     /// A trace with its tape.
     Taped {
-        /// Open file of the tape.
-        tape: Splice,
-        /// Open file of the trace. Without it, only the sums of the tape are known.
-        trace: Option<Splice>,
+        /// File of the tape.
+        tape: Splice<KeptFile>,
+        /// File of the trace. Without it, only the sums of the tape are known.
+        trace: Option<Splice<KeptFile>>,
     },
     /// A trace without a tape, by its path.
     Trace(PathBuf),
@@ -84,7 +85,7 @@ pub struct Process {
 
 /// A tape with the events that only the journal has.
 struct SplicedTape {
-    file: Splice,
+    file: Splice<KeptFile>,
     tape: Tape,
     /// Offset in the trace, and the bytes there that only the journal has.
     trace: (u64, Vec<u8>),
@@ -106,11 +107,11 @@ pub enum TapeError {
 
 /// Opens and reads a tape and the chunks of the journal that it lacks.
 fn open_tape(path: &Path, open: &[journal::Open]) -> Result<SplicedTape, TapeError> {
-    let file = match regular::open(path) {
+    let file = match KeptFile::open(path) {
         Err(error) if open.is_empty() || error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         file => file.ok(),
     };
-    let (file, trace) = match (journal::Missing::of(file.as_ref(), open)?, file) {
+    let (file, trace) = match (journal::Missing::of(file.as_ref().map(|file| file as &dyn Source), open)?, file) {
         (Some(missing), file) => (Splice::new(file, missing.tape_at, missing.tape), (missing.trace_at, missing.trace)),
         (None, Some(file)) => (Splice::file(file), (0, Vec::new())),
         (None, None) => return Err(TapeError::NotThere),
@@ -147,7 +148,7 @@ impl Process {
         // codec of theirs.
         let named = process.tape.codec().map(|codec| (folder.join(format!("{TRACE}{}", codec.suffix())), codec));
         match named.filter(|(path, _)| path.is_file()).or_else(|| trace_file(folder)) {
-            Some((path, codec)) => match regular::open(&path) {
+            Some((path, codec)) => match KeptFile::open(&path) {
                 Ok(file) => {
                     let file = match kept.is_empty() {
                         true => Splice::file(file),
@@ -295,7 +296,7 @@ impl Process {
     }
 
     /// Adds a range for the bytes after the last chunk, unless they are the end mark of the trace.
-    fn salvage_rest(&mut self, trace: &Splice, codec: Codec) {
+    fn salvage_rest(&mut self, trace: &Splice<KeptFile>, codec: Codec) {
         let offset = self.tape.stored_end();
         let there = trace.length().unwrap_or(0);
         let mut rest = Vec::new();

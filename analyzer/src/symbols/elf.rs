@@ -3,15 +3,14 @@
 
 use super::section::{Place, Stored};
 use crate::frame::FunctionSymbol;
-use heaptape_formats::tape::head;
+use crate::kept_file::{Cursor, KeptFile};
+use heaptape_formats::tape::{Source, head};
 use memchr::memmem;
 use object::elf::{self, FileHeader64, ProgramHeader64, Rela64, SectionHeader64, SectionType, Sym64};
 use object::read::elf::{CompressionHeader, FileHeader, NoteIterator, ProgramHeader, SectionHeader, SectionTable, Sym};
 use object::{CompressionFormat, Endianness, ReadCache, ReadRef};
 use rustc_hash::FxHashMap;
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,12 +22,12 @@ const MOST_NOTE_BYTES: u64 = 64 * 1024;
 
 type Header = FileHeader64<Endianness>;
 pub(super) type Symbol = Sym64<Endianness>;
-type Sections<'a> = SectionTable<'a, Header, &'a ReadCache<Arc<File>>>;
+type Sections<'a> = SectionTable<'a, Header, &'a ReadCache<Cursor>>;
 
 /// An open ELF file.
 pub(super) struct Elf {
-    file: Arc<File>,
-    cache: ReadCache<Arc<File>>,
+    file: Arc<KeptFile>,
+    cache: ReadCache<Cursor>,
     /// The build id; empty if the file has none.
     pub build_id: Vec<u8>,
 }
@@ -175,17 +174,14 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
 impl Elf {
     /// Opens a file; returns `None` if it is not a regular 64-bit ELF file.
     pub(super) fn open(path: &Path) -> Option<Elf> {
-        // Pipes and devices are not opened, because that could block.
-        if !std::fs::metadata(path).ok()?.is_file() {
-            return None;
-        }
-        Elf::of(File::open(path).ok()?)
+        Elf::of(KeptFile::open(path).ok()?)
     }
 
     /// Returns the ELF file of an open file; `None` if it is not one.
-    pub(super) fn of(file: File) -> Option<Elf> {
+    pub(super) fn of(file: KeptFile) -> Option<Elf> {
         let file = Arc::new(file);
-        let mut elf = Elf { cache: ReadCache::new(Arc::clone(&file)), file, build_id: Vec::new() };
+        let cache = ReadCache::new(Cursor { file: Arc::clone(&file), at: 0 });
+        let mut elf = Elf { cache, file, build_id: Vec::new() };
         elf.build_id = elf.find_build_id()?;
         Some(elf)
     }
@@ -277,9 +273,9 @@ impl Elf {
         if end > (&self.cache).len().ok()? {
             return None;
         }
-        let mut read = vec![0; usize::try_from(bytes).ok()?];
-        self.file.read_exact_at(&mut read, offset).ok()?;
-        Some(read)
+        let (count, mut read) = (usize::try_from(bytes).ok()?, Vec::new());
+        self.file.read_up_to(offset, count, &mut read).ok()?;
+        (read.len() == count).then_some(read)
     }
 
     /// Returns the places of a symbol table and of its names.

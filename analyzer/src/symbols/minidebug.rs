@@ -2,6 +2,7 @@
 //! ELF file with the symbols that `.dynsym` lacks.
 
 use super::elf::{Elf, Functions};
+use crate::kept_file::KeptFile;
 use std::io::{self, BufReader, Write};
 
 /// Maximum size of the unpacked file in bytes.
@@ -42,5 +43,5 @@ fn packed(elf: &Elf) -> Option<Elf> {
     // It is unpacked into an unnamed file, so that only the parts that are read are in memory.
     let mut file = tempfile::tempfile().ok()?;
     lzma_rs::xz_decompress(&mut BufReader::new(&stored[..]), &mut Bounded { out: &mut file, left: MOST }).ok()?;
-    Elf::of(file)
+    Elf::of(KeptFile::unnamed(file).ok()?)
 }

@@ -1,10 +1,10 @@
 //! Uncompressed bytes of sections, in bounded memory.
 
+use crate::kept_file::KeptFile;
 use flate2::read::ZlibDecoder;
+use heaptape_formats::tape::Source;
 use object::CompressionFormat;
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// Maximum number of bytes of a section.
@@ -34,21 +34,21 @@ pub(super) struct Stored {
 
 impl Stored {
     /// Returns the uncompressed bytes, which are in `file`.
-    pub(super) fn unpacked(self, file: &File) -> Option<Arc<[u8]>> {
+    pub(super) fn unpacked(self, file: &KeptFile) -> Option<Arc<[u8]>> {
         unpacked(self.format, || Part { file, place: self.place }, self.place.bytes, self.size)
     }
 }
 
 /// Reads a part of a file.
 struct Part<'a> {
-    file: &'a File,
+    file: &'a KeptFile,
     place: Place,
 }
 
 impl Read for Part<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let most = into.len().min(usize::try_from(self.place.bytes).unwrap_or(usize::MAX));
-        let read = self.file.read_at(&mut into[..most], self.place.offset)?;
+        let read = self.file.read_at(self.place.offset, &mut into[..most])?;
         self.place = Place { offset: self.place.offset + read as u64, bytes: self.place.bytes - read as u64 };
         Ok(read)
     }

@@ -254,27 +254,27 @@ pub fn positions(folder: &Path) -> Vec<Position> {
 
 /// A file, and bytes that replace its content from an offset on.
 #[derive(Debug)]
-pub struct Splice {
-    file: Option<File>,
+pub struct Splice<F = File> {
+    file: Option<F>,
     /// Offset of the bytes, and the bytes; `None` if there is only the file.
     more: Option<(u64, Vec<u8>)>,
 }
 
-impl Splice {
+impl<F: Source> Splice<F> {
     /// Returns a file without other bytes.
-    pub const fn file(file: File) -> Splice {
+    pub const fn file(file: F) -> Splice<F> {
         Splice { file: Some(file), more: None }
     }
 
     /// Returns a file with other bytes from `at` on. A file that ends before `at` stays alone, so
     /// that a hostile offset makes no long file.
-    pub fn new(file: Option<File>, at: u64, more: Vec<u8>) -> Splice {
+    pub fn new(file: Option<F>, at: u64, more: Vec<u8>) -> Splice<F> {
         let length = file.as_ref().and_then(|file| file.length().ok()).unwrap_or(0);
         Splice { file, more: (at <= length).then_some((at, more)) }
     }
 }
 
-impl Source for Splice {
+impl<F: Source> Source for Splice<F> {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         match (&self.more, &self.file) {
             (Some((at, more)), _) if offset >= *at => more[..].read_at(offset - at, into),
@@ -316,13 +316,13 @@ impl Missing {
     ///
     /// # Errors
     /// Returns an error if the tape cannot be read or is not a tape.
-    pub fn of(tape: Option<&File>, chunks: &[Open]) -> crate::Result<Option<Missing>> {
+    pub fn of(tape: Option<&dyn Source>, chunks: &[Open]) -> crate::Result<Option<Missing>> {
         if chunks.is_empty() {
             return Ok(None);
         }
         let mut missing = Missing::default();
         let (mut last, mut known) = (0, HashSet::new());
-        let is_short = |tape: &&File| tape.length().is_ok_and(|length| length < FILE_HEADER_LEN as u64);
+        let is_short = |tape: &&dyn Source| tape.length().is_ok_and(|length| length < FILE_HEADER_LEN as u64);
         match tape.filter(|tape| !is_short(tape)) {
             None => Writer::file_header(&mut missing.tape),
             Some(tape) => {

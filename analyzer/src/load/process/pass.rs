@@ -3,6 +3,7 @@
 
 use super::{Events, Process};
 use crate::event::{Event, Span};
+use crate::kept_file::KeptFile;
 use crate::load::bare;
 use crate::load::chunk::{ChunkContext, Decoded, Decoder};
 use crate::load::tape::TraceRange;
@@ -86,7 +87,7 @@ impl Process {
     }
 
     /// Returns what the decoding of a chunk needs from the rest of the recording.
-    pub(crate) fn chunk_context(&self, trace: &Splice) -> ChunkContext {
+    pub(crate) fn chunk_context(&self, trace: &Splice<KeptFile>) -> ChunkContext {
         let mut start = Vec::new();
         let header = match trace.read_up_to(0, 20, &mut start) {
             Ok(()) => mtrc::Header::read(&start).unwrap_or_default(),

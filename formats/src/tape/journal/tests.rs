@@ -167,7 +167,7 @@ fn waiting_calls_of_the_last_entry_count() {
         std::fs::write(path(temporary.path(), 0), &bytes).unwrap();
         let missing = Missing::of(None, &open_chunks(temporary.path())).unwrap().unwrap();
         assert_eq!(missing.trace, [plain, waits.unwrap_or_default()].concat());
-        let whole = Splice::new(None, 0, missing.tape);
+        let whole = Splice::<File>::new(None, 0, missing.tape);
         let (mut stream, mut chunks, mut accounts, mut losses) = (Stream::new(&whole).unwrap(), vec![], vec![], 0);
         loop {
             match stream.step().unwrap() {
@@ -209,8 +209,8 @@ fn hostile_entries_are_bounded() {
             changed[8..HEAD].copy_from_slice(&sum.to_le_bytes());
             let open: Vec<Open> = Open::read(&changed).into_iter().collect();
             for tape in [None, Some(&tape_file)] {
-                let Some(missing) = Missing::of(tape, &open).unwrap() else { continue };
-                let trace = Splice::new(None, missing.trace_at, missing.trace);
+                let Some(missing) = Missing::of(tape.map(|tape| tape as &dyn Source), &open).unwrap() else { continue };
+                let trace = Splice::<File>::new(None, missing.trace_at, missing.trace);
                 assert!(trace.length().unwrap() <= changed.len() as u64, "byte {at} is {value}");
             }
         }
