@@ -78,9 +78,9 @@ fn few_open_files_are_enough() {
     let folder = test_env::folder();
     let library = Target::library("plugin_named.c").flag("-g").flag("-DNAME=pear").flag("-DSIZE=1001");
     let library = library.flag("-Wl,--build-id=none").named("pear.so").build();
-    let libraries: Vec<PathBuf> = (0..40).map(|number| folder.path().join(format!("pear{number}.so"))).collect();
+    let libraries: Vec<PathBuf> = (0..70).map(|number| folder.path().join(format!("pear{number}.so"))).collect();
     libraries.iter().for_each(|copy| test_env::copy(&library, copy));
-    let line = "for n in $(seq 20); do /bin/true; done; exec \"$@\"";
+    let line = "for n in $(seq 40); do /bin/true; done; exec \"$@\"";
     let program = Program::new("/bin/bash").args(["-c", line, "bash"]).arg(target::c("opens_in_turn")).args(&libraries);
     let recording = program.recorded().success().complete();
     wait_for_names(&recording);
@@ -89,7 +89,7 @@ fn few_open_files_are_enough() {
     for question in [&["verify"][..]].iter().chain(&QUESTIONS) {
         let many = ask(question, &[&recording.folder]).text();
         let few = Program::new(test_env::command()).args(question.iter()).arg(&recording.folder);
-        let few = few.after("ulimit -n 24").plain().success().text();
+        let few = few.after("ulimit -n 64").plain().success().text();
         assert_eq!(few, many, "{question:?}");
         assert!(question[0] != "leaks" || many.contains("pear_keeps"), "{many}");
     }
