@@ -99,15 +99,16 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
 /// Returns whether a line of `verify` is about stacks that end early where docs/recorded.md says so: in the
 /// programs that musl is linked into, since it has no unwind data, and calls back from `qsort`; where a signal
 /// interrupts the loader's binding at the first call of a function, what the compiler's own objects add to each
-/// plugin, or `vfork`, whose return address is in a register; on a stack that is new in a sandbox, which does
+/// library, or `vfork`, whose return address is in a register; on a stack that is new in a sandbox, which does
 /// not let anybody ask what can be read.
 fn is_early(line: &str, excuses: Excuses) -> bool {
     // `! FOLDER: the stacks of … end early: COUNT in MODULE (WHY); COUNT in MODULE (WHY)`
     let places = line.split_once(" end early: ").map(|(_, places)| places);
+    let is_opened = |place: &str| place.contains(" in plug") || place.contains(" in libstdc++.so.");
     let is_known = |place: &str| {
         place.contains(" in harm_static_mus")
             || place.contains(" in ld-linux-")
-            || (excuses.interrupted && place.contains(" in plug") && place.contains("no unwind data there"))
+            || (excuses.interrupted && is_opened(place) && place.contains("no unwind data there"))
             || (excuses.interrupted && place.contains(" in libc.so.") && place.contains("needs another register"))
             || (excuses.sandboxed && place.contains("(its stack cannot be read"))
     };
