@@ -319,6 +319,14 @@ impl Memory for CoreFile {
         let mut there = rest.filter(|segment| segment.start.saturating_add(segment.stored) > at);
         there.next().map(|segment| segment.start.max(at))
     }
+
+    fn written(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        // What is as in the file is not in the core.
+        let first = self.segments.partition_point(|segment| segment.start <= start).saturating_sub(1);
+        let within = self.segments[first..].iter().take_while(|segment| segment.start < end);
+        let there = within.map(|one| (one.start.max(start), one.start.saturating_add(one.stored).min(end)));
+        there.filter(|(from, to)| from < to).collect()
+    }
 }
 
 fn thread(status: &[u8]) -> Thread {

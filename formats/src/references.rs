@@ -23,4 +23,9 @@ pub trait Memory: std::fmt::Debug {
     fn next_there(&self, at: u64) -> Option<u64> {
         Some(at)
     }
+
+    /// Returns the parts of a private mapping of a file that are not as in the file, as far as that is known.
+    fn written(&self, _start: u64, _end: u64) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
 }

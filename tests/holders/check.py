@@ -67,13 +67,13 @@ def leaked(script, work, library, more=""):
 
 
 def lost(heaptape, script, work, recording):
-    """Returns how the program ended, and the blocks and bytes that nothing holds as heaptape has it, with the number of live ones, or what is missing."""
+    """Returns how the program ended, and as heaptape has it the blocks and bytes that nothing holds, the number of live ones, and those that nothing holds for sure, or what is missing."""
     shutil.rmtree(recording, ignore_errors=True)
     done = run(["/bin/sh", "-c", f"exec {heaptape} record -q --references -o {recording} -- {script.strip()}"], work)
     report = subprocess.run([heaptape, "holds", recording, "--json"], capture_output=True)
     if report.returncode:
         return done, report.stderr.decode(errors="replace")
-    blocks = size = live = 0
+    blocks = size = live = unsure_blocks = unsure_size = 0
     for process in json.loads(report.stdout)["processes"]:
         holds = process["holds"]
         # It ended by `_exit` or a signal, or executed another program: LeakSanitizer does not look at it, either.
@@ -84,7 +84,22 @@ def lost(heaptape, script, work, recording):
         live += holds["blocks"]
         blocks += holds["lost_blocks"]
         size += holds["lost_bytes"]
-    return done, (blocks, size, live)
+        unsure_blocks += holds["lost_blocks"] + holds["stale_blocks"]
+        unsure_size += holds["lost_bytes"] + holds["stale_bytes"]
+    return done, (blocks, size, live, (unsure_blocks, unsure_size))
+
+
+def judged(theirs, ours, reason, without_registers):
+    """Returns what the two say of a program beside each other; DIFFERENT if nobody has explained it."""
+    if theirs is None:
+        return reason if ours[0] == 0 or "; lost: " in reason else "DIFFERENT"
+    if theirs == ours[:2]:
+        return "equal"
+    if theirs == ours[3]:
+        return "equal with what only unused memory leads to"
+    if reason:
+        return reason
+    return "equal without registers, one of which still has an address that nobody uses" if without_registers() == ours[:2] else "DIFFERENT"
 
 
 def main():
@@ -102,7 +117,7 @@ def main():
             continue
         recorded, ours = lost(heaptape, script, f"{work}/work", f"{work}/recording")
         if reason.startswith("alone, "):
-            bare, theirs = None, (0, 0)
+            bare, theirs = None, None
         else:
             bare, theirs = leaked(script, f"{work}/work", library)
         if isinstance(ours, str) or recorded.returncode:
@@ -113,9 +128,7 @@ def main():
         if isinstance(theirs, str) or (bare and bare.returncode):
             print(f"{name}: not beside LeakSanitizer: {bare.returncode}, {theirs}; {ours[0]} lost in heaptape's words", flush=True)
             continue
-        verdict = "equal" if theirs == ours[:2] else "DIFFERENT" if bare is None and "; lost: " not in reason else reason or "DIFFERENT"
-        if verdict == "DIFFERENT" and bare and leaked(script, f"{work}/work", library, ":use_registers=0")[1] == ours[:2]:
-            verdict = "equal without registers, one of which still has an address that nobody uses"
+        verdict = judged(theirs, ours, reason, lambda: leaked(script, f"{work}/work", library, ":use_registers=0")[1])
         failed += verdict == "DIFFERENT"
         beside = f"{theirs[1]} B in {theirs[0]}" if bare else "cannot look"
         verdict = verdict.removeprefix("alone, ") if bare or ours[0] else f"{reason.removeprefix('alone, ')}; none lost"

@@ -108,6 +108,28 @@ pub(super) fn assert_only_nothing_is_lost(report: &Value) {
     assert!(report["lost_blocks"].as_u64().is_some_and(|blocks| (19..=20).contains(&blocks)), "{report:#}");
 }
 
+/// The kernel joins mappings that are beside each other, also with the stack of a thread.
+#[test]
+fn memory_beside_stacks_holds() {
+    for (how, blocks) in [("fibers", 64), ("slab", 45 + 6), ("handler", 15)] {
+        let program = Program::new(target::c("holds_beside_stacks")).arg(how).option("--references");
+        let report = holds(&program.recorded().success(), &[]);
+        let counts = ["lost_blocks", "cycle_blocks", "stale_blocks"].map(|key| &report[key]);
+        assert_eq!(counts, [0, 0, 0].map(Value::from).each_ref(), "{how}: {report:#}");
+        assert!(report["blocks"].as_u64().is_some_and(|live| live >= blocks), "{how}: {report:#}");
+    }
+}
+
+/// Threads that wait for space in their rings stand still as well while the memory is read.
+#[test]
+fn threads_that_allocate_as_fast_as_they_can_lose_nothing() {
+    let program = Program::new(target::c("holds_beside_stacks")).arg("speed").option("--references");
+    let report = holds(&program.recorded().success(), &[]);
+    // Each may have just taken a block from its slot, or not yet stored one.
+    let unheld = ["lost_blocks", "stale_blocks"].map(|key| report[key].as_u64().unwrap_or(u64::MAX));
+    assert!(unheld.iter().sum::<u64>() <= 4 && report["blocks"].as_u64() > Some(3000), "{report:#}");
+}
+
 #[test]
 fn without_references_the_answer_says_how_to_get_them() {
     let recording = Program::new(target::c("holds_roots")).recorded().success();

@@ -1,5 +1,5 @@
-// Blocks that are held from memory that children do not get, or that other processes may share, and
-// from nowhere. Argument: a file that is mapped. Then it prints `ready`, and at the end of its input it
+// Blocks that are held from memory that children do not get, that other processes may share, or that was
+// made read-only, and from nowhere. Argument: a file that is mapped. Then it prints `ready`, and at the end of its input it
 // ends, or with a second argument aborts.
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -17,7 +17,11 @@ OF(of_dontfork, 301)
 OF(of_wipeonfork, 302)
 OF(of_shared_file, 303)
 OF(of_private_file, 304)
+OF(of_sealed_file, 306)
+OF(of_sealed_data, 307)
 OF(of_nothing, 305)
+
+static void *sealed[PAGE / sizeof(void *)] __attribute__((aligned(PAGE))) = { sealed };
 
 static void *map(int flags, int file, int advice) {
     void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, flags, file, 0);
@@ -49,6 +53,10 @@ int main(int count, char **arguments) {
     plant(map(MAP_PRIVATE | MAP_ANONYMOUS, -1, MADV_WIPEONFORK), of_wipeonfork);
     plant(map(MAP_SHARED, file, 0), of_shared_file);
     plant(map(MAP_PRIVATE, file, 0), of_private_file);
+    void *private = map(MAP_PRIVATE, file, 0);
+    plant(private, of_sealed_file);
+    plant(sealed, of_sealed_data);
+    if (mprotect(private, PAGE, PROT_READ) || mprotect(sealed, PAGE, PROT_READ)) return 3;
     plant(NULL, of_nothing);
     scrub();
     puts("ready");

@@ -181,7 +181,7 @@ impl GraphBuilder {
             graph.roots.push(Root { region, address, target, inside: edge.inside });
         }
         graph.roots.sort_by_key(|root| root.region);
-        graph.used = extents.finish();
+        graph.used = extents.finish(&graph.blocks);
         (graph, bad)
     }
 }
@@ -193,6 +193,10 @@ struct Extents {
     last: Edge,
     /// Offsets in bytes. Of several pairs the one that leads farthest counts.
     used: FxHashMap<u32, u32>,
+    /// Offsets to which a third word leads, the nearest one of each block: a vector's memory ends there.
+    capacities: FxHashMap<u32, u32>,
+    /// Whether the last two words were such a pair.
+    has_pair: bool,
     /// A bit for each block that a word alone leads to: it may use all of it.
     alone: Vec<u64>,
 }
@@ -201,7 +205,8 @@ impl Default for Extents {
     fn default() -> Self {
         // Of no block's start.
         let last = Edge { source: u64::MAX, inside: 1, ..Edge::default() };
-        Extents { last, used: FxHashMap::default(), alone: Vec::new() }
+        let (used, capacities) = Default::default();
+        Extents { last, used, capacities, has_pair: false, alone: Vec::new() }
     }
 }
 
@@ -210,13 +215,21 @@ impl Extents {
     fn next(&mut self, edge: Edge) {
         let last = std::mem::replace(&mut self.last, edge);
         let is_neighbor = (last.source, last.offset.wrapping_add(8)) == (edge.source, edge.offset);
+        let had_pair = std::mem::take(&mut self.has_pair);
         let Ok(target) = u32::try_from(last.target) else { return };
+        let inside = u32::try_from(edge.inside).unwrap_or(u32::MAX);
+        let is_into_same = is_neighbor && last.target == edge.target && inside > 0;
+        if had_pair && is_into_same && edge.inside >= last.inside {
+            let known = self.capacities.entry(target).or_insert(inside);
+            *known = inside.min(*known);
+        }
         if last.inside != 0 {
             return;
         }
-        if is_neighbor && last.target == edge.target && edge.inside > 0 {
+        if is_into_same {
             let known = self.used.entry(target).or_default();
-            *known = u32::try_from(edge.inside).unwrap_or(u32::MAX).max(*known);
+            *known = inside.max(*known);
+            self.has_pair = true;
         } else {
             let words = (target as usize / 64 + 1).max(self.alone.len());
             self.alone.resize(words, 0);
@@ -224,9 +237,13 @@ impl Extents {
         }
     }
 
-    fn finish(mut self) -> FxHashMap<u32, u32> {
+    fn finish(mut self, blocks: &Blocks) -> FxHashMap<u32, u32> {
         self.next(Edge { source: u64::MAX, ..Edge::default() });
-        self.used.retain(|block, _| !bit(&self.alone, *block));
+        // A block that goes on behind a vector's memory is not its own, but that of an arena.
+        let is_its = |block: u32| {
+            self.capacities.get(&block).is_none_or(|capacity| u64::from(*capacity) >= blocks.get(block).size)
+        };
+        self.used.retain(|block, _| !bit(&self.alone, *block) && is_its(*block));
         self.used
     }
 }
@@ -434,7 +451,7 @@ mod tests {
         let edges = vec![
             edge(0, 1, 1, 0),
             edge(0, 2, 1, 16),
-            edge(0, 3, 1, 56),
+            edge(0, 3, 1, 64),
             edge(0, 5, 2, 0),
             edge(1, 0, 3, 0),
             edge(1, 1, 4, 0),
@@ -479,6 +496,13 @@ mod tests {
         };
         graph.doubt(|_| false, |_| true);
         assert_eq!(sure(&graph), [(0, true), (1, true), (2, true), (3, false)]);
+        // A vector's memory that ends before its block is a part of an arena.
+        let edges = vec![edge(0, 0, 1, 0), edge(0, 1, 1, 8), edge(0, 2, 1, 56), edge(1, 1, 2, 0)];
+        let blocks =
+            (0..4u64).map(|n| ReferenceBlock { address: 0x1000 + 64 * n, size: 64, usable: 64, ..Default::default() });
+        let (mut graph, _) = Graph::new(blocks.collect(), vec![region.clone()], edges, [edge(0, 0, 0, 0)].into_iter());
+        graph.doubt(|_| false, |_| true);
+        assert!(sure(&graph).iter().all(|(_, is_sure)| *is_sure));
         // Whoever knows its start alone may know more elements.
         let blocks =
             (0..4u64).map(|n| ReferenceBlock { address: 0x1000 + 64 * n, size: 64, usable: 64, ..Default::default() });

@@ -9,6 +9,11 @@ use std::collections::{HashMap, HashSet};
 /// the id of the thread is (at 720 in glibc, at 48 in musl).
 const AT_END: u64 = 64 << 10;
 const ID_WITHIN: usize = 1024;
+/// Bytes of a descriptor, and the most bytes between the thread pointer and the end of the stack.
+const DESCRIPTOR: usize = 2560;
+const BEHIND: u64 = 2 << 20;
+/// Most bytes of a stack. An address is a larger number.
+const LARGEST: u64 = 64 << 30;
 /// Where glibc's descriptor has the list of all stacks, and behind it the id of the thread: 0 once it
 /// has ended, and -1 once another one has waited for that (`struct pthread` in nptl/descr.h).
 const LIST: u64 = 704;
@@ -54,6 +59,18 @@ pub(super) fn of_threads(line: (u64, u64), memory: &dyn Memory, unplaced: &mut H
     end.pointers().filter_map(of).collect()
 }
 
+/// Returns where the stack of a thread begins, of which both note the start and the number of bytes.
+pub(super) fn start_of_stack(sp: u64, tp: u64, is_before: bool, memory: &dyn Memory) -> Option<u64> {
+    let mut bytes = [0; DESCRIPTOR];
+    memory.read(if is_before { tp.saturating_sub(DESCRIPTOR as u64) } else { tp }, &mut bytes);
+    let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let is_it = |start: u64, count: u64| {
+        let end = start.saturating_add(count);
+        (1..=sp).contains(&start) && count <= LARGEST && end > tp && end - tp <= BEHIND
+    };
+    words.windows(2).find(|pair| is_it(pair[0], pair[1])).map(|pair| pair[0])
+}
+
 /// Returns the thread pointer if a mapping is the stack of a thread that has ended, which glibc keeps
 /// for the next one.
 pub(super) fn of_ended(line: (u64, u64), memory: &dyn Memory) -> Option<u64> {
@@ -76,7 +93,7 @@ mod tests {
     #[derive(Debug)]
     struct Fake(Vec<u8>);
 
-    const START: u64 = 0x7000_0000;
+    const START: u64 = 0x7f00_7000_0000;
     const BYTES: u64 = 1 << 20;
     const LINE: (u64, u64) = (START, START + BYTES);
 
@@ -102,6 +119,29 @@ mod tests {
             let Some(bytes) = self.0.get(from..from.saturating_add(out.len())) else { return 0 };
             out.copy_from_slice(bytes);
             out.len() as u64
+        }
+    }
+
+    #[test]
+    fn start_of_a_stack_is_what_its_thread_notes() {
+        let (sp, tp) = (START + 0x4_0000, START + 0x5_0000);
+        for (noted, is_found) in [
+            ((START + 0x3_0000, 0x2_1000), true),
+            ((START, 0x5_0900), true),
+            ((START + 0x3_0000, 0x2_0000), false),
+            ((START + 0x4_8000, 0x1_0000), false),
+            ((0, u64::MAX), false),
+            ((1, START + 0x5_0000), false),
+            ((START, 0x90_0000), false),
+        ] {
+            for is_before in [false, true] {
+                let mut memory = Fake(vec![0; BYTES as usize]);
+                let at = if is_before { 0x5_0000 - 0x200 } else { 0x5_0000 + 0x690 };
+                memory.store(at, &noted.0.to_le_bytes());
+                memory.store(at + 8, &noted.1.to_le_bytes());
+                let start = start_of_stack(sp, tp, is_before, &memory);
+                assert_eq!(start, is_found.then_some(noted.0), "{noted:x?}");
+            }
         }
     }
 

@@ -182,13 +182,13 @@ impl Regions<'_> {
                 continue;
             }
             if is_file {
-                // The memory of a device is not read: that may do something.
-                if !line.is_writable || (line.is_shared && line.name.starts_with("/dev/")) {
+                let parts = self.data_in(&line);
+                if parts.is_empty() {
                     continue;
                 }
                 let name = number_of(line.path(), &mut numbers, &mut found.names);
                 let kind = if line.is_shared { ROOT_MAPPING } else { ROOT_DATA };
-                for part in without((line.start, line.end), self.excluded.to_vec()) {
+                for part in parts.into_iter().flat_map(|part| without(part, self.excluded.to_vec())) {
                     found.add(part, kind, name, 0);
                 }
                 before = Some((line.end, name)).filter(|_| !line.is_shared);
@@ -214,6 +214,18 @@ impl Regions<'_> {
         // In order of certainty: the nearest root of a block is the first one that leads to it.
         found.regions.sort_by_key(|region| (region.kind, region.start));
         found
+    }
+
+    /// Returns what a program may have stored in a mapping of a file: all that it may write, and what it wrote
+    /// before it made that read-only.
+    fn data_in(&self, line: &Mapping<'_>) -> Vec<(u64, u64)> {
+        match line.is_writable {
+            // The memory of a device is not read: that may do something.
+            true if line.is_shared && line.name.starts_with("/dev/") => Vec::new(),
+            true => vec![(line.start, line.end)],
+            false if line.is_shared || line.is_executable => Vec::new(),
+            false => self.memory.written(line.start, line.end),
+        }
     }
 
     /// Returns the size of the thread-local data of a module whose ELF header is at an address.
@@ -333,11 +345,24 @@ impl Regions<'_> {
             if is_stack {
                 let low = (sp.saturating_sub(RED_ZONE) & !7).max(line.start);
                 found.add((low, top), ROOT_STACK, 0, thread.tid);
-                // Nothing below it is in use, and nothing else is in the mapping.
-                taken.push((line.start, line.end));
+                // Nothing below it is in use. The rest of the mapping may be anything.
+                let start = self.start_of_stack(line, sp, tp, found.guard_end).unwrap_or(low);
+                taken.push((start.clamp(line.start, low), top));
             }
         }
         has_thread
+    }
+
+    /// Returns where the stack begins that a stack pointer in a mapping is of, as far as that is known.
+    fn start_of_stack(&self, line: &Mapping<'_>, sp: u64, tp: u64, guard_end: u64) -> Option<u64> {
+        let is_within = |address: u64| (line.start..line.end).contains(&address);
+        let is_alone = || self.threads.iter().all(|other| !is_within(other.stack_pointer) || other.stack_pointer >= sp);
+        let of_thread = || match is_within(tp) {
+            true => descriptors::start_of_stack(sp, tp, self.has_data_above, self.memory),
+            false => None,
+        };
+        let has_guard = line.name == "[stack]" || (guard_end == line.start && is_alone());
+        of_thread().or(has_guard.then_some(line.start))
     }
 
     /// Adds to `taken` what the program has not mapped itself of a range that has blocks of an allocator

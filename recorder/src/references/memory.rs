@@ -9,6 +9,8 @@ use std::os::unix::fs::FileExt;
 
 /// Bits of an entry of `/proc/PID/pagemap`: the page is in memory, or swapped out.
 const IS_THERE: u64 = 3 << 62;
+/// It is a page of a file, or shared.
+const IS_OF_FILE: u64 = 1 << 61;
 
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -56,14 +58,18 @@ impl Memory {
         }
     }
 
+    /// Returns what the kernel tells of the pages of a range.
+    fn entries(&self, pagemap: &File, start: u64, end: u64) -> Option<Vec<u8>> {
+        let (first, last) = (start / self.page, end.div_ceil(self.page));
+        let mut entries = vec![0; 8 * (last - first) as usize];
+        pagemap.read_exact_at(&mut entries, 8 * first).is_ok().then_some(entries)
+    }
+
     /// Returns the parts of a range that are in memory or swapped out. All of it, if that is not
     /// known.
     fn runs(&self, start: u64, end: u64) -> Vec<Run> {
         let (first, last) = (start / self.page, end.div_ceil(self.page));
-        let entries = |pagemap: &File| {
-            let mut entries = vec![0; 8 * (last - first) as usize];
-            pagemap.read_exact_at(&mut entries, 8 * first).is_ok().then_some(entries)
-        };
+        let entries = |pagemap: &File| self.entries(pagemap, start, end);
         let Some(own) = self.pagemap.as_ref().and_then(entries) else {
             return vec![Run { start, end, pid: self.pid }];
         };
@@ -85,6 +91,14 @@ impl Memory {
             }
         }
         runs
+    }
+}
+
+/// Adds a page to runs of pages.
+fn extend(runs: &mut Vec<(u64, u64)>, from: u64, to: u64) {
+    match runs.last_mut() {
+        Some(last) if last.1 == from => last.1 = to,
+        _ => runs.push((from, to)),
     }
 }
 
@@ -117,5 +131,17 @@ impl formats::references::Memory for Memory {
         }
         out[done..].fill(0);
         read
+    }
+
+    fn written(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let mut runs = Vec::new();
+        let entries = self.pagemap.as_ref().and_then(|pagemap| self.entries(pagemap, start, end)).unwrap_or_default();
+        for (page, entry) in (start / self.page..).zip(entries.as_chunks::<8>().0) {
+            let entry = u64::from_le_bytes(*entry);
+            if entry & IS_THERE != 0 && entry & IS_OF_FILE == 0 {
+                extend(&mut runs, (page * self.page).max(start), ((page + 1) * self.page).min(end));
+            }
+        }
+        runs
     }
 }

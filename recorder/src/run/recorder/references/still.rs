@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const STOP_LIMIT: Duration = Duration::from_millis(200);
 /// How long all of them may take.
 const ALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long one may take that waits in the kernel, e.g. for a page: it goes on at once.
+const KERNEL_LIMIT: Duration = Duration::from_millis(50);
 /// How long those that were asleep are waited for, until they are again.
 const ASLEEP_LIMIT: Duration = Duration::from_secs(2);
 
@@ -41,6 +43,14 @@ const BLIND: &[i64] = &[
     // The kernel keeps the time until which they sleep.
     libc::SYS_nanosleep,
     libc::SYS_clock_nanosleep,
+];
+
+/// System calls that wait in the kernel for a child that has not executed its program.
+const STARTS: &[i64] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+    libc::SYS_clone,
+    libc::SYS_clone3,
 ];
 
 /// The threads of a process.
@@ -96,17 +106,21 @@ impl Still {
     fn one(&mut self, session: &Session, tid: Pid, number: u32) -> Option<StoppedThread> {
         let waits =
             |stack_pointer, registers| StoppedThread { tid: number, stack_pointer, registers, thread_pointer: 0 };
-        let doing = doing(self.pid, number);
+        let doing = self.doing(tid, number);
         if let Doing::Calls(call) = &doing {
+            let is_in_library = self.library.iter().any(|code| code.contains(&call.next));
+            // It waits for space in its ring or for another thread, looks again, and would run on.
+            let looks_again = is_in_library && matches!(call.number, libc::SYS_futex | libc::SYS_nanosleep);
             // `vfork`, by which a thread waits for the one that has told us of the end, and that one.
-            let is_for_us = self.library.iter().any(|code| code.contains(&call.next));
-            if is_for_us || threads::is_in_kernel(self.pid, tid) {
+            if !looks_again && (is_in_library || threads::is_in_kernel(self.pid, tid)) {
                 return Some(waits(call.stack_pointer, Vec::new()));
             }
-            if !self.finds_the_same(session, call) {
+            if !looks_again && !self.finds_the_same(session, call) {
                 return Some(waits(call.stack_pointer, call.arguments.to_vec()));
             }
-            self.woken.push(number);
+            if !looks_again {
+                self.woken.push(number);
+            }
         }
         let brief = threads::stop_briefly(self.pid, tid, STOP_LIMIT);
         match (brief, doing) {
@@ -118,6 +132,19 @@ impl Still {
             (Brief::No, Doing::Runs) => {}
         }
         None
+    }
+
+    /// Returns what a thread does that nothing in the kernel holds for a moment.
+    fn doing(&self, tid: Pid, number: u32) -> Doing {
+        let until = Instant::now() + KERNEL_LIMIT;
+        loop {
+            let doing = doing(self.pid, number);
+            let waits_for_child = matches!(&doing, Doing::Calls(call) if STARTS.contains(&call.number));
+            if waits_for_child || !threads::is_in_kernel(self.pid, tid) || Instant::now() > until {
+                return doing;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 
     /// Returns whether a call that begins again does what it did before.
