@@ -11,6 +11,8 @@ use std::os::unix::fs::FileExt;
 const IS_THERE: u64 = 3 << 62;
 /// It is a page of a file, or shared.
 const IS_OF_FILE: u64 = 1 << 61;
+/// Largest read-only mapping that is searched for pages that were written before.
+const LARGEST_SEALED: u64 = 4 << 30;
 
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -135,6 +137,9 @@ impl formats::references::Memory for Memory {
 
     fn written(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut runs = Vec::new();
+        if end - start > LARGEST_SEALED {
+            return runs;
+        }
         let entries = self.pagemap.as_ref().and_then(|pagemap| self.entries(pagemap, start, end)).unwrap_or_default();
         for (page, entry) in (start / self.page..).zip(entries.as_chunks::<8>().0) {
             let entry = u64::from_le_bytes(*entry);
