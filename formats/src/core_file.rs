@@ -487,6 +487,7 @@ mod tests {
     fn missing_files_are_counted_once_and_many_in_one_pass() {
         let mut core = opened(&sample()).expect("a core");
         core.threads[0].registers[19] = 0x1008;
+        core.files.clear();
         assert_eq!(core.lacks(), None);
         let segment = |start, access| Segment { start, length: 4096, offset: 0, stored: 0, cut: 0, access };
         let (of_file, of_module) = (6, 5);
@@ -498,6 +499,16 @@ mod tests {
         };
         add(&mut core, 1, of_module);
         assert_eq!(core.lacks(), None, "data of a module");
+        // Of these gcore writes nothing.
+        for (path, lacks) in [("/usr/lib/locale/C", None), ("/dev/dri/card0", None), ("/shop/shared", Some("1 file"))] {
+            let path = path.as_bytes().to_vec();
+            let start = 1 << 40;
+            core.files.push(MappedFile { start, end: start + 4096, offset: 0, path });
+            let found = core.lacks();
+            assert_eq!(found.as_deref().map(|found| &found[..6]), lacks, "{found:?}");
+            assert!(found.is_none_or(|found| found.contains("perhaps to be written")));
+        }
+        core.files.retain(|file| file.start != 1 << 40);
         add(&mut core, 2, of_file);
         let lacks = core.lacks().expect("a file");
         assert!(lacks.starts_with("1 file that it had mapped to be written is not in the core"), "{lacks}");

@@ -10,6 +10,14 @@ const EXECUTE: u8 = 1;
 /// Bytes at the start of a module that are searched for its build-id.
 const HEAD: usize = 4096;
 
+fn is_own(path: &[u8]) -> bool {
+    path.starts_with(b"/memfd:heaptape")
+}
+
+fn is_device(path: &[u8]) -> bool {
+    path.starts_with(b"/dev/") && !path.starts_with(b"/dev/shm/")
+}
+
 impl CoreFile {
     /// Returns the mappings of the process, in ascending order.
     pub fn mappings(&self) -> impl Iterator<Item = Mapping<'_>> {
@@ -107,12 +115,36 @@ impl CoreFile {
         if without > 0 {
             return Some(format!("the stacks of {without} threads are not in the core (coredump_filter, core(5))"));
         }
-        let (is_or_are, files) = match self.missing_files() {
-            0 => return None,
+        let counted = |count| match count {
             1 => ("is", "1 file".to_owned()),
             more => ("are", format!("{more} files")),
         };
-        Some(format!("{files} that it had mapped to be written {is_or_are} not in the core (coredump_filter, core(5))"))
+        match (self.missing_files(), self.unlisted_files()) {
+            (0, 0) => None,
+            (0, unlisted) => {
+                let (is_or_are, files) = counted(unlisted);
+                Some(format!(
+                    "{files} that it had mapped, perhaps to be written, {is_or_are} not in the core, as gcore writes it"
+                ))
+            }
+            (missing, _) => {
+                let (is_or_are, files) = counted(missing);
+                let why = "(coredump_filter, core(5))";
+                Some(format!("{files} that it had mapped to be written {is_or_are} not in the core {why}"))
+            }
+        }
+    }
+
+    /// Returns how many files were mapped of which the core has no segment. The kernel writes one for each
+    /// mapping, gcore only those with content: none of a file that others may share, and none of one that
+    /// was read. A module has at least its header, and what a system brings is read.
+    fn unlisted_files(&self) -> usize {
+        const BROUGHT: [&[u8]; 4] = [b"/usr/", b"/lib", b"/etc/", b"/var/cache/"];
+        let listed: HashSet<&[u8]> =
+            self.segments.iter().filter_map(|segment| self.file_at(segment.start)).map(|file| &file.path[..]).collect();
+        let is_brought = |path: &[u8]| BROUGHT.iter().any(|folder| path.starts_with(folder));
+        let paths: HashSet<&[u8]> = self.files.iter().map(|file| &file.path[..]).collect();
+        paths.difference(&listed).filter(|path| !is_own(path) && !is_device(path) && !is_brought(path)).count()
     }
 
     /// Returns how many files that are no modules were mapped to be written, and are not in the core: what
@@ -125,8 +157,6 @@ impl CoreFile {
         let modules: HashSet<&[u8]> = paths(&mut self.segments.iter().filter(is_code));
         let is_missing = |segment: &&Segment| segment.is_writable() && segment.stored == 0;
         let missing: HashSet<&[u8]> = paths(&mut self.segments.iter().filter(is_missing));
-        let is_own = |path: &[u8]| path.starts_with(b"/memfd:heaptape");
-        let is_device = |path: &[u8]| path.starts_with(b"/dev/") && !path.starts_with(b"/dev/shm/");
         missing.difference(&modules).filter(|path| !is_own(path) && !is_device(path)).count()
     }
 
