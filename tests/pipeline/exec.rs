@@ -344,7 +344,20 @@ fn starts_show_no_descriptor_to_other_threads() {
     torture::passed(21, "program starts while another thread lists the descriptors", count as u64);
 }
 
-/// A forked child of a dormant process does not attach. Its starts show no descriptor either.
+/// A forked child of a dormant process attaches at the first allocation of another thread.
+#[test]
+fn attach_of_a_forked_child_shows_no_descriptor_to_other_threads() {
+    let count = if is_full() { 2_000 } else { 100 };
+    let daemon = Daemon::start(&["--mode", "off"]);
+    let ended = daemon.run(&target::c("allocates_beside_threads"), &[&count.to_string()]).success();
+    assert_eq!(ended.text(), "0 children saw a descriptor of another's\n");
+    let staying = daemon.spawn(&target::c("allocates_beside_threads"), &["1", "stays"], None);
+    until("the child attaches, too", || daemon.list("allocates_besid").len() == 2);
+    drop(staying);
+    torture::passed(21, "attaches of forked children while another thread lists the descriptors", count);
+}
+
+/// One whose threads do not allocate does not attach. Its starts show no descriptor either.
 #[test]
 fn starts_of_a_forked_child_show_no_descriptor_to_other_threads() {
     let count = if is_full() { 50_000 } else { 600 };

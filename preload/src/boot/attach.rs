@@ -6,7 +6,7 @@ use crate::session::{self, Area, board, private};
 use crate::stack::unwind::rules;
 use crate::stack::{self, table};
 use crate::sys::{self, Need};
-use crate::thread::STATE_BYTES;
+use crate::thread::{STATE_BYTES, descriptor_thread};
 use crate::{arch, dynsym, next, timestamp};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -152,24 +152,34 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
     if !is_child {
         stack::note_reserved();
     }
-    let unseen = is_child && FORK_TICK.load(Relaxed) == 0;
+    let mut area = None;
+    // A child of fork may have started threads: in mode off it attaches late.
+    if !descriptor_thread::run(false, |_| area = connected(path, pid, is_child)) {
+        board::post(pid, UntracedReason::Memory, b"");
+    }
+    IS_LEFT_OUT.store(area.is_none(), Release);
+    area
+}
+
+/// Gets an area from the recorder, and starts to use it. No descriptor stays open.
+fn connected(path: &[u8], pid: u32, is_child: bool) -> Option<Area> {
+    let (fork_age, fork_tick) = match FORK_TICK.load(Relaxed) {
+        _ if !is_child => (0, 0),
+        0 => (sys::age_ns(), timestamp::now()),
+        tick => (0, tick),
+    };
     let hello = Hello {
         pid,
         origin: if is_child { ORIGIN_FORK } else { ORIGIN_START },
         page_size: sys::auxiliary(libc::AT_PAGESZ) as u32,
         address_space: sys::address_space(),
-        fork_age: if unseen { sys::age_ns() } else { 0 },
-        fork_tick: match is_child {
-            true if unseen => timestamp::now(),
-            true => FORK_TICK.load(Relaxed),
-            false => 0,
-        },
+        fork_age,
+        fork_tick,
         parent_pid: if is_child { session::pid() } else { 0 },
         minor: WIRE_MINOR,
     };
     let Some(socket) = sys::socket() else {
         board::post(pid, UntracedReason::Descriptors, b"");
-        IS_LEFT_OUT.store(true, Release);
         return None;
     };
     // The recorder sees the socket close. By then the session is in use, or never will be.
@@ -188,7 +198,6 @@ fn attach(pid: u32, is_child: bool) -> Option<Area> {
         }
     };
     sys::close(socket);
-    IS_LEFT_OUT.store(area.is_none(), Release);
     area
 }
 

@@ -28,6 +28,7 @@ pub(crate) fn forked(area: *mut u8, is_private: bool) {
 }
 
 /// Posts a process that is not recorded, with the program that it runs next, if any.
+#[inline(never)]
 pub(crate) fn post(pid: u32, why: UntracedReason, path: &[u8]) {
     let board = BOARD.load(Relaxed);
     if !board.is_null() {

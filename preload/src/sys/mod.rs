@@ -49,6 +49,7 @@ pub(crate) fn tid() -> u32 {
 /// Returns whether this process has one thread, by the number of links of `/proc/self/task`. Where
 /// there is no `/proc`, the kernel says it: unshare(2) with `CLONE_THREAD` does nothing and fails
 /// if there are several. Filters seldom allow that call.
+#[inline(never)]
 pub(crate) fn has_one_thread() -> bool {
     match status(c"/proc/self/task") {
         Some(status) => status.st_nlink == 3,

@@ -4,7 +4,8 @@
 //! work is done by a helper thread with its own descriptor table and its own working folder, while
 //! the calling thread waits.
 
-use crate::{arch, session, sys, timestamp, workspace};
+use crate::sys::{self, Need};
+use crate::{arch, timestamp, workspace};
 use core::ffi::c_void;
 
 /// Work, and whether it runs in a helper.
@@ -14,8 +15,8 @@ struct Work<F> {
     body: F,
 }
 
-/// Runs `body` where no other thread sees its descriptors, with whether that is in a helper. Returns
-/// whether that was possible. With `keeps_locks` it may open any file.
+/// Runs `body` where no other thread sees its descriptors, unless a sandbox forbids that, with whether
+/// it is in a helper. Returns whether that was possible. With `keeps_locks` it may open any file.
 pub(crate) fn run<F: FnMut(bool)>(keeps_locks: bool, body: F) -> bool {
     let mut work = Work { is_apart: false, body };
     // SAFETY: `call` gets the address of the work whose type it is made for, which lives until the
@@ -40,10 +41,10 @@ unsafe extern "C" fn call<F: FnMut(bool)>(work: *mut c_void) {
 /// The function must be sound to call with this argument.
 #[inline(never)]
 unsafe fn run_function(function: unsafe extern "C" fn(*mut c_void), work: *mut c_void, keeps_locks: bool) -> bool {
-    // A child of `vfork` has its own table, and one of `fork` has one thread. Each may have locks,
-    // so only a helper opens any file.
-    let is_child = || session::area().is_some() && sys::pid() != session::pid();
-    if !keeps_locks && (is_child() || timestamp::is_single_threaded()) {
+    // A child of `vfork` has its own table, and is one thread. Each may have locks, so only a helper
+    // opens any file. Where the program must not be inspected, a helper may be forbidden, too.
+    let is_alone = || timestamp::is_single_threaded() || !Need::INSPECT.is_allowed() || sys::has_one_thread();
+    if !keeps_locks && is_alone() {
         // SAFETY: the caller ensures that the call is sound.
         unsafe { function(work) };
         return true;
