@@ -49,6 +49,8 @@ fn id(about: &Metadata) -> (u64, u64) {
 }
 
 impl KeptFile {
+    /// Opens a file to be read until the end of the command.
+    ///
     /// # Errors
     /// Returns an error if the file cannot be opened, or is not a regular file.
     pub(crate) fn open(path: &Path) -> io::Result<KeptFile> {

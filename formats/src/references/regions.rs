@@ -361,8 +361,8 @@ impl Regions<'_> {
             true => descriptors::start_of_stack(sp, tp, self.has_data_above, self.memory),
             false => None,
         };
-        let has_guard = line.name == "[stack]" || (guard_end == line.start && is_alone());
-        of_thread().or(has_guard.then_some(line.start))
+        let has_guard = || line.name == "[stack]" || (guard_end == line.start && is_alone());
+        of_thread().or_else(|| has_guard().then_some(line.start))
     }
 
     /// Adds to `taken` what the program has not mapped itself of a range that has blocks of an allocator
