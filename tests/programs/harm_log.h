@@ -4,6 +4,7 @@
 #ifndef HARM_LOG_H
 #define HARM_LOG_H
 #include "own.h"
+#include "processor.h"
 #include <errno.h>
 
 #define LANE_SIZE (128 << 10)
@@ -31,12 +32,6 @@ static void put_number(struct lane *lane, long n, unsigned base) {
     if (n < 0 && base == 10) *--at = '-';
     put_bytes(lane, at, text + sizeof text - at);
 }
-INLINE unsigned vector_state(void) { unsigned state; __asm__ volatile("stmxcsr %0" : "=m"(state)); return state; }
-INLINE unsigned old_float_state(void) {
-    unsigned short control, status;
-    __asm__ volatile("fnstcw %0\n fnstsw %1" : "=m"(control), "=m"(status));
-    return (unsigned)control << 16 | (status & 0x7f);
-}
 /* Writes a line for a call: its name, its result, errno, and the floating-point state after it. */
 static void result(struct lane *lane, const char *op, size_t op_size, long value, int error) {
     put_bytes(lane, op, op_size);
@@ -44,10 +39,12 @@ static void result(struct lane *lane, const char *op, size_t op_size, long value
     put_number(lane, value, 10);
     put(lane, " errno ");
     put_number(lane, error, 10);
-    put(lane, " mxcsr ");
-    put_number(lane, vector_state(), 16);
-    put(lane, " x87 ");
-    put_number(lane, old_float_state(), 16);
+    unsigned state[2];
+    float_states(state);
+    put(lane, " float ");
+    put_number(lane, state[0], 16);
+    put(lane, " ");
+    put_number(lane, state[1], 16);
     put(lane, "\n");
 }
 static struct lane *new_lane(void) {

@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/time.h>
-#include <xmmintrin.h>
 static const char *kind = "";
 static void *(*next)(size_t);
 static int is_planted(const char *name) { return strcmp(kind, name) == 0; }
@@ -39,7 +38,7 @@ void *malloc(size_t size) {
     if (!next) next = dlsym(RTLD_NEXT, "malloc");
     void *block = next(size);
     if (is_planted("errno")) errno = 0;
-    if (is_planted("flags")) _mm_setcsr(_mm_getcsr() | _MM_EXCEPT_INEXACT);
+    if (is_planted("flags")) { volatile double third = 3; third = 1 / third; }
     if (is_planted("crash") && ++calls == 500) __builtin_trap();
     return block;
 }

@@ -483,7 +483,7 @@ static long fault(long kind) {
     if (sigsetjmp(start, 1) == 0) {
         caught = 0;
         if (kind == 0 && page != MAP_FAILED) *(volatile char *)page = 1;
-        if (kind == 1) __asm__ volatile("ud2");
+        if (kind == 1) __asm__ volatile(UNDEFINED_INSTRUCTION);
         if (kind == 2) raise(SIGSEGV);
     } else caught = 1;
     me->fault = 0;
@@ -621,16 +621,12 @@ static void descriptor_call(const struct step *s, long *value) {
 }
 static void float_call(const struct step *s) {
     static const int rounds[] = { FE_TONEAREST, FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO }, flags[] = { FE_INEXACT, FE_OVERFLOW, FE_DIVBYZERO, FE_INVALID };
-    unsigned state = vector_state();
-    unsigned short control;
     switch (s->a) {
         case 0: fesetround(rounds[s->b & 3]); break;
         case 1: feclearexcept(FE_ALL_EXCEPT); break;
         case 2: feraiseexcept(flags[s->b & 3]); break;
         case 3: feclearexcept(FE_ALL_EXCEPT); feenableexcept(flags[s->b & 3]); break;
-        case 4: state ^= 0x8000; __asm__ volatile("ldmxcsr %0" : : "m"(state)); break;
-        case 5: state ^= 0x40; __asm__ volatile("ldmxcsr %0" : : "m"(state)); break;
-        default: __asm__ volatile("fnstcw %0" : "=m"(control)); control ^= 0x300; __asm__ volatile("fldcw %0" : : "m"(control));
+        default: change_float_mode(s->a);
     }
 }
 /* Returns whether a signal or a timer may be made that stays. The kernel has one limit for all processes of a

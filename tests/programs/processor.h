@@ -48,4 +48,42 @@ static inline unsigned long long processor_ticks(void) {
     return ticks;
 #endif
 }
+
+#ifdef __x86_64__
+#define UNDEFINED_INSTRUCTION "ud2"
+#else
+#define UNDEFINED_INSTRUCTION "udf 0"
+#endif
+
+/* Modes and flags of computing with floating-point numbers: the vector unit's and the old unit's, or the two
+ * registers that other processors have. */
+static inline __attribute__((always_inline)) void float_states(unsigned state[2]) {
+#ifdef __x86_64__
+    unsigned short control, status;
+    __asm__ volatile("stmxcsr %0\n fnstcw %1\n fnstsw %2" : "=m"(state[0]), "=m"(control), "=m"(status));
+    state[1] = (unsigned)control << 16 | (status & 0x7f);
+#else
+    unsigned long modes, flags;
+    __asm__ volatile("mrs %0, fpcr\n mrs %1, fpsr" : "=r"(modes), "=r"(flags));
+    state[0] = (unsigned)modes;
+    state[1] = (unsigned)flags;
+#endif
+}
+
+/* Changes a mode that the C library does not know: zeros for small results (4), zeros for small operands or
+ * the quiet NaN for all (5), less precision or another format (6). */
+static inline void change_float_mode(int which) {
+#ifdef __x86_64__
+    unsigned short control;
+    unsigned state;
+    __asm__ volatile("stmxcsr %0\n fnstcw %1" : "=m"(state), "=m"(control));
+    if (which == 6) control ^= 0x300; else state ^= which == 4 ? 0x8000 : 0x40;
+    __asm__ volatile("ldmxcsr %0\n fldcw %1" : : "m"(state), "m"(control));
+#else
+    unsigned long modes;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(modes));
+    modes ^= 1ul << (which == 4 ? 24 : which == 5 ? 25 : 26);
+    __asm__ volatile("msr fpcr, %0" : : "r"(modes));
+#endif
+}
 #endif

@@ -120,7 +120,7 @@ impl Generator {
                 break;
             }
             self.step(&mut around, &mut steps);
-            around.is_rooted |= steps.last().is_some_and(|step| step.any(&|step| step.is("system", CHROOT)));
+            around.is_rooted |= steps.iter().any(|step| step.any(&|step| step.is("system", CHROOT)));
         }
         steps
     }

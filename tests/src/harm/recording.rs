@@ -21,6 +21,8 @@ struct Excuses {
     sandboxed: bool,
     /// Signals interrupt code of all kinds.
     interrupted: bool,
+    /// Some of that is `swapcontext`, whose unwind data does not say that it has changed the stack.
+    switching: bool,
 }
 
 impl Excuses {
@@ -36,7 +38,8 @@ impl Excuses {
         let cancelled = case.any(|step| step.name == "cancel" && step.numbers.get(1) == Some(&1));
         let lost = left || cancelled || sandboxed || limited;
         let interrupted = case.any(|step| step.name == "storm");
-        Excuses { sandboxed, interrupted, unrecorded: sandboxed || limited || raw || bare, lost }
+        let switching = interrupted && case.any(|step| step.name == "coroutines");
+        Excuses { sandboxed, interrupted, switching, unrecorded: sandboxed || limited || raw || bare, lost }
     }
 }
 
@@ -99,8 +102,8 @@ pub(super) fn fault(case: &Case, seen: &Observation, is_sampled: bool, folder: &
 /// Returns whether a line of `verify` is about stacks that end early where docs/recorded.md says so: in the
 /// programs that musl is linked into, since it has no unwind data, and calls back from `qsort`; where a signal
 /// interrupts the loader's binding at the first call of a function, what the compiler's own objects add to each
-/// library, or `vfork`, whose return address is in a register; on a stack that is new in a sandbox, which does
-/// not let anybody ask what can be read.
+/// library, `vfork`, whose return address is in a register, or `swapcontext`, whose return address is anything
+/// then; on a stack that is new in a sandbox, which does not let anybody ask what can be read.
 fn is_early(line: &str, excuses: Excuses) -> bool {
     // `! FOLDER: the stacks of … end early: COUNT in MODULE (WHY); COUNT in MODULE (WHY)`
     let places = line.split_once(" end early: ").map(|(_, places)| places);
@@ -110,6 +113,7 @@ fn is_early(line: &str, excuses: Excuses) -> bool {
             || place.contains(" in ld-linux-")
             || (excuses.interrupted && is_opened(place) && place.contains("no unwind data there"))
             || (excuses.interrupted && place.contains(" in libc.so.") && place.contains("needs another register"))
+            || (excuses.switching && place.contains(" in no module ("))
             || (excuses.sandboxed && place.contains("(its stack cannot be read"))
     };
     places.is_some_and(|places| places.split("; ").all(is_known))
@@ -123,7 +127,7 @@ pub(super) fn epoch_fault(daemon: &Daemon) -> Option<String> {
     if epochs.is_empty() {
         return Some(format!("the daemon has no epoch: {}", daemon.log()));
     }
-    let excuses = Excuses { interrupted: true, ..Excuses::default() };
+    let excuses = Excuses { interrupted: true, switching: true, ..Excuses::default() };
     epochs.iter().find_map(|epoch| {
         let verify = heaptape([OsStr::new("verify"), epoch.as_os_str()]);
         let text = verify.text();
