@@ -1,45 +1,57 @@
 //! Core files of Linux (core(5)): what a process had in memory and in registers when it crashed, or
-//! when `gcore` read it. Those of x86-64 are read.
+//! when `gcore` read it. Those of x86-64 and aarch64 are read.
 //!
 //! A core is an ELF file: its segments are the memory, and its notes say the rest. Only what is asked
 //! for is read from the file.
 
 mod layout;
+mod machine;
 mod memory;
 
 use crate::prefix::{Match, begins_with};
 use crate::references::Memory;
 use crate::{Cursor, Error, Format, Kind, Result, regular};
 use layout::{
-    AUXILIARY, FILE, HEADER_BYTES, MACHINE_X86_64, MAX_FILES, MAX_NOTES, MAX_SEGMENTS, MAX_THREADS, NOTE_SEGMENT,
-    OTHER_MACHINES, PROCESS, PROGRAM_NAME, REGISTERS_AT, SEGMENT_BYTES, SIGNAL, STATUS, TYPE_CORE, VDSO,
+    AUXILIARY, FILE, HEADER_BYTES, MAX_FILES, MAX_NOTES, MAX_SEGMENTS, MAX_THREADS, NOTE_SEGMENT, OTHER_MACHINES,
+    PAGE_SIZE, PROCESS, PROGRAM_NAME, REGISTERS_AT, SEGMENT_BYTES, SIGNAL, STATUS, THREAD_POINTER, TYPE_CORE, VDSO,
 };
+pub use machine::Machine;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-/// Names of the general registers, in the order of [`Thread::registers`].
-pub const REGISTER_NAMES: [&str; 27] = [
-    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi", "orig_rax",
-    "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs",
-];
+/// Size of a page where a core does not say it.
+const USUAL_PAGE: u64 = 4096;
+const LARGEST_PAGE: u64 = 1 << 16;
 
 /// A thread as it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
     /// Kernel's id of the thread.
     pub tid: u32,
-    /// Its general registers, in the order of [`REGISTER_NAMES`].
-    pub registers: [u64; 27],
+    /// What it ran on.
+    pub machine: Machine,
+    /// Its general registers, in the order of [`Machine::registers`].
+    pub registers: Vec<u64>,
 }
 
 impl Thread {
     /// Returns a register by its name; 0 if there is none of that name.
     pub fn register(&self, name: &str) -> u64 {
-        let found = REGISTER_NAMES.iter().position(|known| *known == name);
+        let found = self.machine.registers().iter().position(|known| *known == name);
         found.and_then(|at| self.registers.get(at)).copied().unwrap_or_default()
+    }
+
+    /// Returns the address of its next instruction.
+    pub fn program_counter(&self) -> u64 {
+        self.register(self.machine.program_counter())
+    }
+
+    /// Returns the end of its stack.
+    pub fn stack_pointer(&self) -> u64 {
+        self.register(self.machine.stack_pointer())
     }
 }
 
@@ -104,12 +116,16 @@ impl Segment {
 #[derive(Debug)]
 pub struct CoreFile {
     file: File,
+    /// What the process ran on.
+    pub machine: Machine,
     /// Process id; 0 if the file does not say.
     pub pid: u32,
     /// Name of the program, up to 15 bytes.
     pub name: Vec<u8>,
     /// Its command line, up to 80 bytes.
     pub arguments: Vec<u8>,
+    /// Size of a page in bytes.
+    pub page: u64,
     /// Address of the code that the kernel gives to every process; 0 if the file does not say.
     pub vdso: u64,
     /// An address at the end of the first thread's stack.
@@ -155,8 +171,8 @@ pub(crate) fn sniff(bytes: &[u8]) -> Match {
     }
 }
 
-/// Checks that a header is that of a core of x86-64.
-fn check_header(header: &[u8]) -> Result<()> {
+/// Returns the machine of a core that can be read.
+fn machine_of(header: &[u8]) -> Result<Machine> {
     let is_big = header.get(5) == Some(&2);
     let number_at = |at: usize| match is_big {
         true => number::<2>(header, at).swap_bytes() >> 48,
@@ -165,7 +181,7 @@ fn check_header(header: &[u8]) -> Result<()> {
     if !header.starts_with(b"\x7fELF") || number_at(16) != TYPE_CORE {
         return Err(error(0, "header", Kind::Magic));
     }
-    let of = |what: &str| Kind::Text(format!("it is the core of {what}: only those of x86-64 can be read"));
+    let of = |what: &str| Kind::Text(format!("it is the core of {what}: only those of x86-64 and aarch64 can be read"));
     let machine = number_at(18);
     if let Some((_, name)) = OTHER_MACHINES.iter().find(|(other, _)| *other == machine) {
         return Err(error(18, "machine", of(&format!("a process of {name}"))));
@@ -173,11 +189,12 @@ fn check_header(header: &[u8]) -> Result<()> {
     if header.get(4) == Some(&1) {
         return Err(error(4, "class", of("a 32-bit process")));
     }
-    if machine != MACHINE_X86_64 || is_big {
+    let known = Machine::of(machine).filter(|_| !is_big);
+    let Some(known) = known else {
         return Err(error(18, "machine", of(&format!("a process of another machine ({machine}, elf(5))"))));
-    }
+    };
     match header.get(4..6) {
-        Some([2, 1]) => Ok(()),
+        Some([2, 1]) => Ok(known),
         _ => Err(error(4, "class", Kind::Magic)),
     }
 }
@@ -186,14 +203,14 @@ impl CoreFile {
     /// Opens a core file, and reads all but the memory.
     ///
     /// # Errors
-    /// The file cannot be read, is none of x86-64, or was cut before its notes.
+    /// The file cannot be read, is of another machine, or was cut before its notes.
     pub fn open(path: &Path) -> Result<CoreFile> {
         let file = regular::open(path).map_err(|why| error(0, "file", Kind::Text(why.to_string())))?;
         let about = file.metadata().ok();
         let length = about.as_ref().map_or(0, std::fs::Metadata::len);
         let written = about.and_then(|about| about.modified().ok()?.duration_since(UNIX_EPOCH).ok());
         let header = bytes_at(&file, 0, HEADER_BYTES, "header")?;
-        check_header(&header)?;
+        let machine = machine_of(&header)?;
         let (at, mut count) = (number::<8>(&header, 32), number::<2>(&header, 56));
         if count == 0xffff {
             // There are more than fit: the first section has the number, see elf(5).
@@ -206,9 +223,11 @@ impl CoreFile {
         let table = bytes_at(&file, at, count as usize * SEGMENT_BYTES, "segments")?;
         let mut core = CoreFile {
             file,
+            machine,
             pid: 0,
             name: Vec::new(),
             arguments: Vec::new(),
+            page: USUAL_PAGE,
             vdso: 0,
             stack_end: 0,
             threads: Vec::new(),
@@ -253,7 +272,14 @@ impl CoreFile {
                 return Err(rest.error("note", Kind::Truncated));
             };
             match kind {
-                STATUS if self.threads.len() < MAX_THREADS => self.threads.push(thread(bytes)),
+                STATUS if self.threads.len() < MAX_THREADS => self.threads.push(thread(bytes, self.machine)),
+                THREAD_POINTER if self.machine == Machine::Aarch64 => {
+                    // It follows the registers of its thread.
+                    if let Some(thread) = self.threads.last_mut() {
+                        thread.registers.truncate(self.machine.in_status());
+                        thread.registers.push(number::<8>(bytes, 0));
+                    }
+                }
                 PROCESS => {
                     self.pid = number::<4>(bytes, 24) as u32;
                     let name = bytes.get(40..56).unwrap_or_default();
@@ -263,7 +289,12 @@ impl CoreFile {
                 }
                 SIGNAL if self.signal.is_none() => self.signal = signal(bytes),
                 FILE => self.files = files(bytes),
-                AUXILIARY => (self.vdso, self.stack_end) = (auxiliary(bytes, VDSO), auxiliary(bytes, PROGRAM_NAME)),
+                AUXILIARY => {
+                    (self.vdso, self.stack_end) = (auxiliary(bytes, VDSO), auxiliary(bytes, PROGRAM_NAME));
+                    let page = auxiliary(bytes, PAGE_SIZE);
+                    let is_page = page.is_power_of_two() && (USUAL_PAGE..=LARGEST_PAGE).contains(&page);
+                    self.page = if is_page { page } else { USUAL_PAGE };
+                }
                 _ => {}
             }
             rest.skip(content.next_multiple_of(4));
@@ -329,12 +360,9 @@ impl Memory for CoreFile {
     }
 }
 
-fn thread(status: &[u8]) -> Thread {
-    let mut registers = [0; 27];
-    for (number_of, register) in registers.iter_mut().enumerate() {
-        *register = number::<8>(status, REGISTERS_AT + 8 * number_of);
-    }
-    Thread { tid: number::<4>(status, 32) as u32, registers }
+fn thread(status: &[u8], machine: Machine) -> Thread {
+    let registers = (0..machine.in_status()).map(|at| number::<8>(status, REGISTERS_AT + 8 * at)).collect();
+    Thread { tid: number::<4>(status, 32) as u32, machine, registers }
 }
 
 fn signal(info: &[u8]) -> Option<Signal> {
@@ -442,6 +470,24 @@ mod tests {
         assert!(core.word(0x1009).is_none() && core.segment(0x1fff).is_some() && core.segment(0x2000).is_none());
     }
 
+    #[test]
+    fn thread_pointers_of_aarch64_have_notes_of_their_own() {
+        let mut bytes = sample();
+        put(&mut bytes, 18, &183u16.to_le_bytes());
+        let mut more = note(1, &[vec![0; 112], (100..134u64).flat_map(u64::to_le_bytes).collect()].concat());
+        more.extend(note(0x401, &[0xaau64.to_le_bytes(), 0xbbu64.to_le_bytes()].concat()));
+        let notes = bytes.len() + more.len() - 192;
+        bytes.extend(more);
+        put(&mut bytes, 64 + 32, &(notes as u64).to_le_bytes());
+        let core = opened(&bytes).expect("a core");
+        let [first, second] = &core.threads[..] else { panic!("{:?}", core.threads) };
+        assert_eq!((first.tid, first.register("x5"), first.register("tpidr")), (77, 0x1234, 0));
+        assert_eq!((second.register("x0"), second.stack_pointer(), second.program_counter()), (100, 131, 132));
+        assert_eq!((second.register("tpidr"), second.register("rsp")), (0xaa, 0));
+        assert_eq!(core.stopped_threads()[1].thread_pointer, 0xaa);
+        read_all(&core);
+    }
+
     /// Reads all that a core may say.
     fn read_all(core: &CoreFile) {
         let mappings = core.mappings().count();
@@ -544,8 +590,7 @@ mod tests {
     fn cores_of_other_machines_are_refused_by_name() {
         // Class, order of bytes, machine.
         for (class, order, machine, expected) in [
-            (2, 1, 183u16, "a process of aarch64"),
-            (2, 1, 243, "a process of RISC-V"),
+            (2, 1, 243u16, "a process of RISC-V"),
             (2, 2, 22, "a process of s390x"),
             (1, 1, 3, "a process of 32-bit x86"),
             (1, 1, 62, "a 32-bit process"),
@@ -557,7 +602,7 @@ mod tests {
             bytes[16..18].copy_from_slice(&in_order(4));
             bytes[18..20].copy_from_slice(&in_order(machine));
             let why = opened(&bytes).expect_err("another machine").to_string();
-            assert!(why.contains(expected) && why.contains("only those of x86-64 can be read"), "{why}");
+            assert!(why.contains(expected) && why.contains("only those of x86-64 and aarch64 can be read"), "{why}");
             assert!(matches!(sniff(&bytes), Match::Yes), "it is a core all the same");
         }
     }

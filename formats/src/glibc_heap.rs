@@ -21,8 +21,8 @@ const MAX_FAULTS: usize = 64;
 const HEADER: u64 = 16;
 /// Bits of a packed chunk that its size has.
 const SIZE_BITS: u32 = 56;
-/// Bits of an address of a process.
-const ADDRESS_BITS: u32 = 47;
+/// Bits of an address of a process: 47 on x86-64.
+const ADDRESS_BITS: u32 = 48;
 
 /// What a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

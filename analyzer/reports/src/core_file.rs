@@ -30,13 +30,6 @@ const MAX_ADDRESSES: usize = 64;
 const NEAR: i128 = 64;
 /// Bytes from which on a live block is no neighbor.
 const FAR: u64 = 64 << 10;
-/// Registers that may hold an address of a block.
-const POINTERS: [&str; 16] =
-    ["rip", "rdi", "rsi", "rax", "rbx", "rcx", "rdx", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
-
-/// Those of [`POINTERS`] in which compilers keep little but what a call left there.
-const SCRATCH: [&str; 4] = ["r8 ", "r9 ", "r10 ", "r11 "];
-
 /// What is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
@@ -247,7 +240,7 @@ impl Question<'_> {
 
     /// Returns the answer without what it says of blocks.
     fn head(&mut self) -> CoreReport {
-        let threads = self.core.threads.iter().map(|thread| (thread.tid, thread.register("rip")));
+        let threads = self.core.threads.iter().map(|thread| (thread.tid, thread.program_counter()));
         let threads: Vec<(u32, u64)> = threads.collect();
         let threads = threads.into_iter().map(|(tid, at)| ThreadRow { tid, at: self.function(at) }).collect();
         CoreReport {
@@ -283,7 +276,8 @@ impl Question<'_> {
             add(address, FAULT.into());
         }
         for thread in &self.core.threads {
-            for name in POINTERS {
+            let machine = self.core.machine;
+            for name in [machine.program_counter()].iter().chain(machine.general()) {
                 let value = thread.register(name);
                 if self.may_be_block(thread, value) {
                     add(value, format!("{name} of thread {}", thread.tid));
@@ -296,7 +290,7 @@ impl Question<'_> {
     /// Returns whether a register may hold an address of a block: one in memory that is neither that
     /// of a file nor the thread's own stack.
     fn may_be_block(&self, thread: &Thread, value: u64) -> bool {
-        let stack = self.core.segment(thread.register("rsp"));
+        let stack = self.core.segment(thread.stack_pointer());
         let place = self.core.segment(value);
         value >= 4096 && place.is_some() && place != stack && self.core.file_at(value).is_none()
     }
@@ -375,7 +369,7 @@ impl Question<'_> {
     /// Returns what an address is that no block had.
     fn elsewhere(&self, address: u64) -> String {
         let of = |thread: &&Thread| {
-            self.core.segment(thread.register("rsp")).is_some_and(|stack| self.core.segment(address) == Some(stack))
+            self.core.segment(thread.stack_pointer()).is_some_and(|stack| self.core.segment(address) == Some(stack))
         };
         if let Some(thread) = self.core.threads.iter().find(of) {
             return format!("on the stack of thread {}", thread.tid);
@@ -460,7 +454,7 @@ impl Question<'_> {
 
     fn verdict(&mut self, places: &[PlaceRow], wrong: &[WrongRow]) -> String {
         let crashed = self.core.threads.first();
-        let at = crashed.map(|thread| (thread.tid, thread.register("rip")));
+        let at = crashed.map(|thread| (thread.tid, thread.program_counter()));
         let place = at.map(|(tid, rip)| format!(" in thread {tid} at {}", self.function(rip))).unwrap_or_default();
         let Some(signal) = self.core.signal.filter(|signal| signal.is_crash()) else { return String::new() };
         let name = signal_name(signal.number);
@@ -479,7 +473,8 @@ impl Question<'_> {
         let tid = crashed.map_or(0, |thread| thread.tid);
         // What a call leaves in the others, `free` for one, says nothing of the crash.
         let is_used = |found: &&String| {
-            found.ends_with(&format!(" of thread {tid}")) && !SCRATCH.iter().any(|name| found.starts_with(name))
+            let name = found.strip_suffix(&format!(" of thread {tid}"));
+            name.is_some_and(|name| !self.core.machine.scratch().contains(&name))
         };
         let freed = places.iter().filter(|place| place.is_freed && signal.address.is_some());
         let freed = freed.filter_map(|place| Some((place.found_in.iter().find(is_used)?, place))).next();

@@ -26,8 +26,6 @@ use std::time::{Duration, Instant};
 const TIME_LIMIT: Duration = Duration::from_secs(600);
 /// Maximum number of blocks.
 const MAX_BLOCKS: usize = 1 << 25;
-/// Size of a page of x86-64, whose cores are read.
-const PAGE: u64 = 4096;
 
 /// Reads the references of a process: of its core, if it has one.
 ///
@@ -120,15 +118,14 @@ fn in_core(process: &Process, core: &Core) -> Result<ReferenceSnapshot, String> 
     let threads = core.file.stopped_threads();
     let excluded = core.heap.as_ref().map_or(&[][..], |heap| &heap.ranges);
     let knows_all_blocks = knows_all_blocks(process) && !has_more;
-    // Cores are of x86-64.
-    let has_data_above = false;
+    let has_data_above = core.file.machine.has_data_above();
     let regions = Regions {
         excluded,
         mapped: None,
         threads: &threads,
         allocator,
         knows_all_blocks,
-        page: PAGE,
+        page: core.file.page,
         has_data_above,
         memory: &core.file,
     };

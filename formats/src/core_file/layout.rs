@@ -5,27 +5,21 @@ pub(super) const HEADER_BYTES: usize = 64;
 pub(super) const SEGMENT_BYTES: usize = 56;
 /// `ET_CORE`.
 pub(super) const TYPE_CORE: u64 = 4;
-/// `EM_X86_64`.
-pub(super) const MACHINE_X86_64: u64 = 62;
-/// `EM_386`, `EM_ARM`, `EM_AARCH64` and others of elf(5), with their names.
-pub(super) const OTHER_MACHINES: [(u64, &str); 7] = [
-    (3, "32-bit x86"),
-    (20, "32-bit PowerPC"),
-    (21, "PowerPC"),
-    (22, "s390x"),
-    (40, "32-bit ARM"),
-    (183, "aarch64"),
-    (243, "RISC-V"),
-];
+/// `EM_386`, `EM_ARM` and others of elf(5) that are not read, with their names.
+pub(super) const OTHER_MACHINES: [(u64, &str); 6] =
+    [(3, "32-bit x86"), (20, "32-bit PowerPC"), (21, "PowerPC"), (22, "s390x"), (40, "32-bit ARM"), (243, "RISC-V")];
 /// `PT_NOTE`.
 pub(super) const NOTE_SEGMENT: u64 = 4;
 
 /// `NT_PRSTATUS`: a thread.
 pub(super) const STATUS: u64 = 1;
+/// `NT_ARM_TLS`: the thread pointer of the thread before it.
+pub(super) const THREAD_POINTER: u64 = 0x401;
 /// `NT_PRPSINFO`: the process.
 pub(super) const PROCESS: u64 = 3;
-/// `NT_AUXV`: what the kernel told the loader, and in it `AT_SYSINFO_EHDR`.
+/// `NT_AUXV`: what the kernel told the loader, and in it `AT_PAGESZ` and `AT_SYSINFO_EHDR`.
 pub(super) const AUXILIARY: u64 = 6;
+pub(super) const PAGE_SIZE: u64 = 6;
 pub(super) const VDSO: u64 = 33;
 /// `AT_EXECFN`: the program's name, at the end of the first thread's stack.
 pub(super) const PROGRAM_NAME: u64 = 31;

@@ -1,6 +1,6 @@
 //! The memory in a core as the places where blocks, and references to them, may be.
 
-use super::{CoreFile, Segment};
+use super::{CoreFile, Segment, Thread};
 use crate::glibc_heap::Heap;
 use crate::references::{Mapping, Memory as _, StoppedThread};
 use std::collections::HashSet;
@@ -46,23 +46,22 @@ impl CoreFile {
 
     /// Returns its threads, with all registers.
     pub fn stopped_threads(&self) -> Vec<StoppedThread> {
-        /// Those that may have addresses of blocks.
-        const NAMES: [&str; 16] = [
-            "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
-            "r15",
-        ];
-        let stopped = |thread: &super::Thread| StoppedThread {
-            tid: thread.tid,
-            stack_pointer: thread.register("rsp"),
-            thread_pointer: thread.register("fs_base"),
-            registers: NAMES.map(|name| thread.register(name)).to_vec(),
+        let stopped = |thread: &Thread| {
+            let general = self.machine.general().iter().map(|name| thread.register(name));
+            StoppedThread {
+                tid: thread.tid,
+                stack_pointer: thread.stack_pointer(),
+                thread_pointer: thread.register(self.machine.thread_pointer()),
+                // A stack may be in a block.
+                registers: general.chain([thread.stack_pointer()]).collect(),
+            }
         };
         self.threads.iter().map(stopped).collect()
     }
 
     /// Finds the blocks of glibc's malloc. Returns `None` if there is none.
     pub fn glibc_heap(&self) -> Option<Heap> {
-        let pointers: Vec<u64> = self.threads.iter().map(|thread| thread.register("rsp")).collect();
+        let pointers: Vec<u64> = self.threads.iter().map(Thread::stack_pointer).collect();
         Heap::in_mappings(self, self.mappings(), &pointers)
     }
 
@@ -106,7 +105,7 @@ impl CoreFile {
             return Some(format!("the core was cut: {cut} bytes of memory are missing from its end"));
         }
         // What a process never wrote to is not in a core, but it has written to its stack.
-        let stacks = self.threads.iter().filter_map(|thread| self.segment(thread.register("rsp")));
+        let stacks = self.threads.iter().filter_map(|thread| self.segment(thread.stack_pointer()));
         let is_without = |stack: &Segment| stack.stored == 0;
         if self.threads.is_empty() || stacks.clone().count() == 0 {
             return Some("the core has no stack of any thread".into());

@@ -1,6 +1,7 @@
-//! The descriptors of threads, which glibc and musl keep at the ends of their stacks. On x86-64 the
-//! thread pointer leads to its own address (ELF Handling For Thread-Local Storage, 3.4.6), and both
-//! repeat that two words later.
+//! The descriptors of threads, which glibc and musl keep at the ends of their stacks. On x86-64 they
+//! begin at the thread pointer, which leads to its own address (ELF Handling For Thread-Local Storage,
+//! 3.4.6), and both repeat that two words later. Where data is above the thread pointer they end there,
+//! and only glibc's are known: by the list that they are in.
 
 use super::Memory;
 use std::collections::{HashMap, HashSet};
@@ -14,10 +15,13 @@ const DESCRIPTOR: usize = 2560;
 const BEHIND: u64 = 2 << 20;
 /// Most bytes of a stack. An address is a larger number.
 const LARGEST: u64 = 64 << 30;
-/// Where glibc's descriptor has the list of all stacks, and behind it the id of the thread: 0 once it
-/// has ended, and -1 once another one has waited for that (`struct pthread` in nptl/descr.h).
+/// Where glibc's descriptor has the list of all stacks: behind what is at a thread pointer, or behind
+/// 24 words.
 const LIST: u64 = 704;
-const ID: u64 = 720;
+const LIST_BEFORE: u64 = 192;
+/// Where the id of the thread is after that: 0 once it has ended, and -1 once another one has waited
+/// for that (`struct pthread` in nptl/descr.h).
+const ID: u64 = 16;
 
 /// The end of a mapping.
 struct End {
@@ -44,6 +48,28 @@ impl End {
         addresses.filter(|at| [*at, at.saturating_add(16)].iter().all(|word| self.word(*word) == Some(*at)))
     }
 
+    /// Returns whether the descriptor at an address is in glibc's list of stacks.
+    fn is_listed(&self, list: u64, memory: &dyn Memory) -> bool {
+        let next = self.word(list).unwrap_or(0);
+        let mut back = [0; 8];
+        let is_read = next.is_multiple_of(8) && next != 0 && memory.read(next.saturating_add(8), &mut back) == 8;
+        is_read && u64::from_le_bytes(back) == list
+    }
+
+    /// Returns the descriptors before thread pointers, with the ids of their threads, if those are wanted.
+    fn before<'a>(
+        &'a self,
+        is_wanted: impl Fn(u32) -> bool + 'a,
+        memory: &'a dyn Memory,
+    ) -> impl Iterator<Item = (u32, u64)> + 'a {
+        let descriptors = (0..self.bytes.len() as u64 / 16).map(|number| self.start + 16 * number);
+        descriptors.filter_map(move |at| {
+            let list = at.saturating_add(LIST_BEFORE);
+            let id = self.word(list.saturating_add(ID))? as u32;
+            (is_wanted(id) && self.is_listed(list, memory)).then_some((id, at))
+        })
+    }
+
     /// Returns the numbers behind a thread pointer, one of which is the id of its thread.
     fn numbers(&self, pointer: u64) -> impl Iterator<Item = u32> + '_ {
         let from = &self.bytes[(pointer - self.start) as usize..];
@@ -52,9 +78,20 @@ impl End {
 }
 
 /// Finds the thread pointers of threads that were not stopped, as the one that ends the program.
-/// Those that it finds are no more `unplaced`.
-pub(super) fn of_threads(line: (u64, u64), memory: &dyn Memory, unplaced: &mut HashSet<u32>) -> HashMap<u32, u64> {
+/// Those that it finds are no more `unplaced`. A descriptor before a thread pointer is taken to have
+/// `before` bytes.
+pub(super) fn of_threads(
+    line: (u64, u64),
+    before: Option<u64>,
+    memory: &dyn Memory,
+    unplaced: &mut HashSet<u32>,
+) -> HashMap<u32, u64> {
     let end = End::of(line, memory);
+    if let Some(bytes) = before {
+        let wanted = unplaced.clone();
+        let found = end.before(|id| wanted.contains(&id), memory);
+        return found.filter(|(id, _)| unplaced.remove(id)).map(|(id, at)| (id, at.saturating_add(bytes))).collect();
+    }
     let of = |pointer: u64| Some((end.numbers(pointer).find(|id| unplaced.remove(id))?, pointer));
     end.pointers().filter_map(of).collect()
 }
@@ -71,16 +108,17 @@ pub(super) fn start_of_stack(sp: u64, tp: u64, is_before: bool, memory: &dyn Mem
     words.windows(2).find(|pair| is_it(pair[0], pair[1])).map(|pair| pair[0])
 }
 
-/// Returns the thread pointer if a mapping is the stack of a thread that has ended, which glibc keeps
-/// for the next one.
-pub(super) fn of_ended(line: (u64, u64), memory: &dyn Memory) -> Option<u64> {
+/// Returns where the descriptor is if a mapping is the stack of a thread that has ended, which glibc
+/// keeps for the next one.
+pub(super) fn of_ended(line: (u64, u64), is_before: bool, memory: &dyn Memory) -> Option<u64> {
     let end = End::of(line, memory);
+    let has_ended = |id: u32| id.cast_signed() <= 0;
+    if is_before {
+        return end.before(has_ended, memory).next().map(|(_, at)| at);
+    }
     let is_ended = |pointer: &u64| {
-        let [list, id] = [LIST, ID].map(|offset| pointer.saturating_add(offset));
-        let next = end.word(list).unwrap_or(0);
-        let mut back = [0; 8];
-        let is_read = next != 0 && memory.read(next.saturating_add(8), &mut back) == 8;
-        is_read && u64::from_le_bytes(back) == list && end.word(id).is_some_and(|id| id as i32 <= 0)
+        let list = pointer.saturating_add(LIST);
+        end.word(list.saturating_add(ID)).is_some_and(|id| has_ended(id as u32)) && end.is_listed(list, memory)
     };
     end.pointers().find(is_ended)
 }
@@ -107,9 +145,15 @@ mod tests {
             let address = |at: u64| (START + at).to_le_bytes();
             self.store(at, &address(at));
             self.store(at + 16, &address(at));
-            self.store(at + LIST, &address(64));
-            self.store(64 + 8, &address(at + LIST));
-            self.store(at + ID, &id.to_le_bytes());
+            self.list(at + LIST, id);
+        }
+
+        /// Stores the list at another address, where it is in descriptors before thread pointers, too.
+        fn list(&mut self, list: u64, id: u32) {
+            let address = |at: u64| (START + at).to_le_bytes();
+            self.store(list, &address(64));
+            self.store(64 + 8, &address(list));
+            self.store(list + ID, &id.to_le_bytes());
         }
     }
 
@@ -153,14 +197,35 @@ mod tests {
         // One thread's, one that nobody asked for, and one that is too far from the end.
         [(0xf_8000, 77), (0xf_c000, 99), (0x1000, 78)].into_iter().for_each(|(at, id)| memory.descriptor(at, id));
         let mut unplaced = HashSet::from([77, 78]);
-        let found = of_threads(LINE, &memory, &mut unplaced);
+        let found = of_threads(LINE, None, &memory, &mut unplaced);
         assert_eq!(found, HashMap::from([(77, START + 0xf_8000)]));
         assert_eq!(unplaced, HashSet::from([78]));
     }
 
     #[test]
+    fn descriptors_before_thread_pointers_are_found_by_their_list() {
+        let of = |id: u32| {
+            let mut memory = Fake(vec![0; BYTES as usize]);
+            // An id that is in no list.
+            memory.store(0xf_4000 + LIST_BEFORE + ID, &id.to_le_bytes());
+            memory.list(0xf_8000 + LIST_BEFORE, id);
+            memory
+        };
+        let mut unplaced = HashSet::from([77, 78]);
+        let found = of_threads(LINE, Some(2048), &of(77), &mut unplaced);
+        assert_eq!((found, unplaced), (HashMap::from([(77, START + 0xf_8000 + 2048)]), HashSet::from([78])));
+        let ended = [0, -1, 77].map(|id: i32| of_ended(LINE, true, &of(id.cast_unsigned())));
+        assert_eq!(ended, [Some(START + 0xf_8000), Some(START + 0xf_8000), None]);
+        let mut broken = of(0);
+        broken.store(64 + 8, &[0; 8]);
+        assert_eq!(of_ended(LINE, true, &broken), None);
+    }
+
+    #[test]
     fn a_mapping_at_the_end_of_all_addresses_has_none() {
-        assert_eq!(of_ended((START, u64::MAX), &Fake(Vec::new())), None);
+        for is_before in [false, true] {
+            assert_eq!(of_ended((START, u64::MAX), is_before, &Fake(Vec::new())), None);
+        }
     }
 
     #[test]
@@ -169,7 +234,7 @@ mod tests {
             let mut memory = Fake(vec![0; BYTES as usize]);
             memory.descriptor(0xf_f000, id.cast_unsigned());
             breaks.into_iter().for_each(|at| memory.store(at, &[0; 8]));
-            of_ended(LINE, &memory)
+            of_ended(LINE, false, &memory)
         };
         assert_eq!(found(0, None), Some(START + 0xf_f000));
         assert_eq!(found(-1, None), Some(START + 0xf_f000));

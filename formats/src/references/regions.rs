@@ -306,16 +306,17 @@ impl Regions<'_> {
     /// of a stack. Returns whether a thread is there.
     fn threads_in(&self, line: &Mapping<'_>, has_blocks: bool, taken: &mut Vec<(u64, u64)>, found: &mut Found) -> bool {
         let within = |address: u64| (line.start..line.end).contains(&address);
-        let has_descriptors = !self.has_data_above && line.name.is_empty() && line.is_writable;
+        let has_descriptors = line.name.is_empty() && line.is_writable;
+        let before = self.has_data_above.then_some(THREAD_DESCRIPTOR_BEFORE);
         let pointers = match has_descriptors && !found.unplaced.is_empty() {
-            true => descriptors::of_threads((line.start, line.end), self.memory, &mut found.unplaced),
+            true => descriptors::of_threads((line.start, line.end), before, self.memory, &mut found.unplaced),
             false => HashMap::new(),
         };
         let mut has_thread = self.threads.iter().any(|thread| within(thread.stack_pointer));
         if has_descriptors
             && found.guard_end == line.start
             && !has_thread
-            && let Some(pointer) = descriptors::of_ended((line.start, line.end), self.memory)
+            && let Some(pointer) = descriptors::of_ended((line.start, line.end), before.is_some(), self.memory)
         {
             // What it returned is in its descriptor until another thread has waited for it.
             taken.push((line.start, pointer));

@@ -114,7 +114,9 @@ impl formats::references::Memory for Memory {
     /// that were read.
     fn read(&self, at: u64, out: &mut [u8]) -> u64 {
         let (mut done, mut read) = (0, 0);
-        for Run { start, end, pid } in self.runs(at, at + out.len() as u64) {
+        // No process has memory in the upper half. What seems to be an address may be any word.
+        let end = at.checked_add(out.len() as u64).filter(|end| end.cast_signed() >= 0);
+        for Run { start, end, pid } in end.map_or_else(Vec::new, |end| self.runs(at, end)) {
             let (start, end) = ((start - at) as usize, (end - at) as usize);
             out[done..start].fill(0);
             done = start;
@@ -148,5 +150,24 @@ impl formats::references::Memory for Memory {
             }
         }
         runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use formats::references::Memory as _;
+
+    #[test]
+    fn any_word_may_be_read_as_an_address() {
+        let memory = Memory::of(std::process::id(), 4096);
+        let there = 0x1234_5678u64;
+        let mut out = [0xff; 8];
+        assert_eq!(memory.read(&raw const there as u64, &mut out), 8);
+        assert_eq!(u64::from_le_bytes(out), there);
+        for at in [0, 8, 1 << 47, 1 << 63, u64::MAX - 4096, u64::MAX - 7, u64::MAX - 3, u64::MAX] {
+            let mut out = [0xff; 8];
+            assert_eq!((memory.read(at, &mut out), out), (0, [0; 8]), "{at:#x}");
+        }
     }
 }

@@ -152,6 +152,8 @@ impl Still {
         let [address, operation, value, ..] = call.arguments;
         match call.number {
             libc::SYS_epoll_pwait => call.arguments[4] == 0,
+            // `pause` where there is no such call: no descriptors, no time, no signals.
+            libc::SYS_ppoll => call.arguments[1..4] == [0; 3],
             libc::SYS_futex => {
                 let is_wait =
                     matches!((operation as i32) & libc::FUTEX_CMD_MASK, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET);
