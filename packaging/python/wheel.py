@@ -24,9 +24,16 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def glibc_of(path):
     """The newest version of glibc that a program asks for."""
-    symbols = subprocess.run(["objdump", "-T", path], check=True, capture_output=True, text=True).stdout
+    symbols = subprocess.run(["readelf", "--dyn-syms", "--wide", path], check=True, capture_output=True, text=True).stdout
     versions = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([0-9.]+)", symbols)}
     return max(versions, default=(0,))
+
+
+def machine_of(path):
+    """The machine that a program runs on, as tags have it."""
+    with open(path, "rb") as file:
+        header = file.read(20)
+    return {0x3E: "x86_64", 0xB7: "aarch64"}[int.from_bytes(header[18:20], "little")]
 
 
 def metadata(version):
@@ -57,7 +64,8 @@ def main():
         found = glibc_of(path)
         if found > GLIBC:
             sys.exit(f"wheel: {path} needs glibc {'.'.join(map(str, found))}, newer than {'.'.join(map(str, GLIBC))}")
-    tag = f"py3-none-manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64.manylinux2014_x86_64"
+    machine = machine_of(command)
+    tag = f"py3-none-manylinux_{GLIBC[0]}_{GLIBC[1]}_{machine}.manylinux2014_{machine}"
     tags = "".join(f"Tag: py3-none-{one}\n" for one in tag.split("-")[2].split("."))
     info = f"heaptape-{version}.dist-info"
     texts = {f"{info}/METADATA": metadata(version),

@@ -12,7 +12,8 @@ import subprocess
 # What the tests of the pipeline use.
 PACKAGES = (
     "busybox-static bash coreutils gcc g++ libc6-dev python3-minimal python3 procps kmod gdb strace util-linux mount libc-bin grep sed gawk findutils "
-    "diffutils binutils make tar gzip login passwd base-passwd hostname iproute2 perl-base zstd xz-utils libcap2-bin psmisc systemd-sysv systemd dbus"
+    "diffutils binutils make tar gzip login passwd base-passwd hostname iproute2 perl-base zstd xz-utils libcap2-bin psmisc systemd-sysv systemd dbus "
+    "python3-venv python3-pip dpkg"
 ).split()
 # The kernel of each size of page: suite and package.
 KERNELS = {"4k": ("bookworm", "linux-image-cloud-arm64"), "16k": ("trixie", "linux-image-arm64-16k")}

@@ -13,7 +13,7 @@ function command() {
   try {
     return require.resolve(`@heaptape/${platform}/bin/heaptape`);
   } catch {
-    console.error(`heaptape: there is no package for ${platform}: it runs on Linux on x86-64, with glibc 2.17 or later`);
+    console.error(`heaptape: there is no package for ${platform}: it runs on Linux on x86-64 and aarch64, with glibc 2.17 or later`);
     console.error('heaptape: if this is such a system, install without --no-optional');
     process.exit(2);
   }
