@@ -16,7 +16,7 @@ use super::left_open::{recording_of, seal_left_open};
 use super::marks;
 use super::programs::Program;
 use super::retention::{self, Limit, Share, Sizes};
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, select};
 use formats::recording::{
     DCPI_FOLDER, Exit, Kept, Mark, PROFILE, PROGRAM_PREFIX, ProcessInfo, README, README_TEXT, RECORDING, Recording,
     STREAM, TAPE,
@@ -42,6 +42,8 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval of these checks while the share of a user is nearly used up.
 const SWEEP_INTERVAL_LOW: Duration = Duration::from_millis(500);
+/// Interval of these checks while a write waits for one.
+const SWEEP_INTERVAL_WANTED: Duration = Duration::from_millis(50);
 /// Maximum number of programs of one epoch; further ones share one row.
 const MAX_PROGRAMS: usize = 1024;
 
@@ -107,6 +109,8 @@ pub(crate) struct Archive {
     host: String,
     clock: Clock,
     disk: Arc<Disk>,
+    /// Gets a message when a write waits for a sweep.
+    wanted: Receiver<()>,
     open: Vec<OpenEpoch>,
     /// Epochs that have ended and could not be sealed, oldest first.
     unsealed: VecDeque<OpenEpoch>,
@@ -134,6 +138,7 @@ impl Archive {
             keep,
             host,
             clock: Clock::choose(),
+            wanted: disk.wanted(),
             disk,
             open: Vec::new(),
             unsealed: VecDeque::new(),
@@ -148,12 +153,17 @@ impl Archive {
     /// epochs.
     pub(crate) fn run(mut self, commands: &Receiver<ArchiveCommand>) {
         let (mut write, mut sweep, mut last_sweep) = (Instant::now() + WRITE_INTERVAL, Instant::now(), Instant::now());
+        let wanted = self.wanted.clone();
         loop {
             let next_check = if self.open.is_empty() { sweep } else { sweep.min(Instant::now() + SWEEP_INTERVAL_LOW) };
-            match commands.recv_deadline(write.min(next_check)) {
-                Ok(command) => self.execute(command),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+            let wait = write.min(next_check).saturating_duration_since(Instant::now());
+            select! {
+                recv(commands) -> command => match command {
+                    Ok(command) => self.execute(command),
+                    Err(_) => break,
+                },
+                recv(wanted) -> _ => sweep = sweep.min(last_sweep + SWEEP_INTERVAL_WANTED),
+                default(wait) => {}
             }
             if Instant::now() >= write {
                 self.write_all();

@@ -29,6 +29,8 @@ pub(crate) struct Disk {
     retained: Mutex<Retained>,
     /// Gets a message when an epoch was sealed.
     sealed: OnceLock<Sender<()>>,
+    /// Gets a message when a write waits until the epochs are measured.
+    wanted: OnceLock<Sender<()>>,
     failure: Mutex<Failure>,
     /// Folders of open epochs that were removed.
     gone: Mutex<Vec<PathBuf>>,
@@ -54,6 +56,13 @@ pub(crate) struct Retained {
     pub bytes: Option<u64>,
 }
 
+/// Returns the receiver of a channel that keeps one message. The first receiver remains the only one.
+fn receiver(of: &OnceLock<Sender<()>>) -> Receiver<()> {
+    let (sender, receiver) = bounded(1);
+    let _ = of.set(sender);
+    receiver
+}
+
 impl Disk {
     /// Returns the quotas of all users.
     pub(crate) fn quotas(&self) -> MutexGuard<'_, HashMap<u32, Arc<Quota>>> {
@@ -65,7 +74,7 @@ impl Disk {
         let bytes = self.retained().bytes.map_or(keep.bytes, |bytes| bytes.min(keep.bytes));
         let mut quotas = self.quotas();
         let others = quotas.len();
-        let first = || Arc::new(Quota::new(Keep { bytes, ..keep }.first(others)));
+        let first = || Arc::new(Quota::new(Keep { bytes, ..keep }.first(others), self.wanted.get().cloned()));
         Arc::clone(quotas.entry(uid).or_insert_with(first))
     }
 
@@ -128,10 +137,12 @@ impl Disk {
 
     /// Returns the receiver of a message for each sealed epoch; messages for several may be one.
     pub(crate) fn sealed(&self) -> Receiver<()> {
-        let (sender, sealed) = bounded(1);
-        // The first receiver remains the only one.
-        let _ = self.sealed.set(sender);
-        sealed
+        receiver(&self.sealed)
+    }
+
+    /// Returns the receiver of a message for each write that waits until the epochs are measured.
+    pub(crate) fn wanted(&self) -> Receiver<()> {
+        receiver(&self.wanted)
     }
 
     /// Returns the setting that limits the bytes of a user.
