@@ -34,6 +34,7 @@ macro_rules! next_functions {
         #[allow(non_snake_case)]
         mod boot {
             $(
+                #[unsafe(link_section = "heaptape_stubs")]
                 #[unsafe(naked)]
                 pub(crate) unsafe extern "C" fn $name() {
                     crate::arch::numbered_stub!(super::Number::$name as u32, super::first_call)

@@ -7,7 +7,7 @@ mod law;
 use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::wait::until;
-use heaptape_tests::{Daemon, Program, own, target, test_env};
+use heaptape_tests::{Daemon, Program, own, ring, target, test_env};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,9 +49,9 @@ fn law_holds(recording: &Path, what: &str, damages: usize) -> u64 {
 
 #[test]
 fn accounting_holds_for_a_recording_with_gaps() {
-    let program = Program::new(target::c("pairs")).args(["10000", "2"]);
-    let recording = program.option("--overflow=drop").option("--ring=4KiB").recorded();
-    assert!(law_holds(&recording.folder, "gaps", 6) > 0, "a ring of 256 records must overflow here");
+    let program = Program::new(target::c("pairs")).args(["40000", "2"]);
+    let recording = program.option("--overflow=drop").option(ring(1)).recorded();
+    assert!(law_holds(&recording.folder, "gaps", 6) > 0, "the smallest ring must overflow here");
     let whole = Program::new(target::c("known_stacks")).recorded().complete();
     assert_eq!(law_holds(&whole.folder, "no gaps", 6), 0);
 }

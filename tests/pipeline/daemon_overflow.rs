@@ -4,7 +4,7 @@
 use heaptape_tests::daemon::Running;
 use heaptape_tests::run::{Outcome, finish};
 use heaptape_tests::wait::until;
-use heaptape_tests::{Daemon, own, same, target, test_env};
+use heaptape_tests::{Daemon, own, ring, same, target, test_env};
 use nix::sys::signal::Signal;
 use std::path::Path;
 use std::process::Command;
@@ -46,7 +46,7 @@ fn busy_program_loses_nothing_when_it_waits() {
     plain.args(arguments);
     let plain = finish(plain, b"").success();
     for (mode, waits) in [("trace", false), ("trace,overflow=wait:2s", true)] {
-        let mut daemon = Daemon::start(&["--ring=4KiB", ANY_CPU]);
+        let mut daemon = Daemon::start(&[&ring(1), ANY_CPU]);
         let folder = test_env::folder();
         let file = folder.path().join("own");
         let mut command = daemon.command(&pairs);
@@ -138,7 +138,7 @@ fn overflow_is_chosen_by_file_rule_program_and_ctl() {
     let text = "mode = \"trace\"\noverflow = \"wait:3s\"\nprogram = [\"leaks_sl*=profile, overflow = drop\"]\n";
     std::fs::write(&file, text).expect("a file");
     let config = format!("--config={}", file.display());
-    let mut daemon = Daemon::start(&[&config, "--ring=4KiB", ANY_CPU]);
+    let mut daemon = Daemon::start(&[&config, &ring(1), ANY_CPU]);
     let overflow = |daemon: &Daemon, one: &Running| {
         let list: Vec<_> = daemon.list("churn").into_iter().chain(daemon.list("leaks_slowly")).collect();
         let found = list.iter().find(|found| found["pid"] == one.0.id()).expect("it is served");

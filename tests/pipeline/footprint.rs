@@ -1,7 +1,7 @@
 //! A program cannot observe the library.
 
 use heaptape_tests::target::Target;
-use heaptape_tests::{Program, is_root, same, target, test_env, torture};
+use heaptape_tests::{Program, is_root, ring, same, target, test_env, torture};
 
 #[test]
 fn library_keeps_no_descriptor_thread_or_handler() {
@@ -96,7 +96,7 @@ fn sandboxed_program_is_recorded_without_system_calls() {
 fn sandboxed_program_with_children_is_recorded() {
     let sleeps = Target::program("sleeps.c").flag("-static").build();
     for how in ["forks", "forks-raw"] {
-        let program = Program::new(target::c("sandbox")).arg(how).arg(&sleeps).option("--ring=4KiB");
+        let program = Program::new(target::c("sandbox")).arg(how).arg(&sleeps).option(ring(1));
         let recording = program.undisturbed().success();
         let report = recording.report();
         let process = report.only("sandbox");

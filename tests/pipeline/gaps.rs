@@ -1,7 +1,7 @@
 //! Losses are counted to the event: a ring that is too small, in the mode that drops.
 
 use heaptape_tests::random::Random;
-use heaptape_tests::{Program, is_full, own, run, target, test_env, torture};
+use heaptape_tests::{Program, is_full, own, ring, run, target, test_env, torture};
 use std::time::Duration;
 
 #[test]
@@ -12,14 +12,14 @@ fn drop_mode_counts_every_loss() {
         .args(["400000", "1"])
         .env("OWN_FILE", &file)
         .option("--overflow=drop")
-        .option("--ring=4KiB");
+        .option(ring(1));
     let recording = program.recorded_counting(&file);
     let own = own::sum(&own::read(&file));
     let report = recording.report();
     let process = report.only("pairs");
     process.assert_accounting();
     assert_eq!(process.emitted_events, own.allocs + own.resizes + own.frees, "{process:#?}");
-    assert!(process.lost_events > 0, "a ring of 256 records must overflow here: {process:#?}");
+    assert!(process.lost_events > 0, "the smallest ring must overflow here: {process:#?}");
     assert!(!process.complete, "a recording with a gap is not complete: {process:#?}");
     let verdict = recording.heaptape(&["verify"]);
     assert_eq!(verdict.code(), 1, "readable, with gaps: {verdict}");
@@ -33,7 +33,7 @@ fn drop_mode_counts_every_loss() {
 fn small_ring_loses_nothing_by_default() {
     let folder = test_env::folder();
     let file = folder.path().join("own");
-    let program = Program::new(target::c("pairs")).args(["200000", "4"]).env("OWN_FILE", &file).option("--ring=4KiB");
+    let program = Program::new(target::c("pairs")).args(["200000", "4"]).env("OWN_FILE", &file).option(ring(1));
     let recording = program.recorded_counting(&file);
     let recording = recording.complete();
     own::equal(&own::read(&file), &own::recorded(&recording));
@@ -48,7 +48,7 @@ fn losses_are_exact_in_random_schedules() {
     for round in 0..rounds {
         let folder = test_env::folder();
         let file = folder.path().join("own");
-        let ring = ["--ring=4KiB", "--ring=16KiB", "--ring=64KiB"][round % 3];
+        let ring = ring([1, 4, 16][round % 3]);
         let program = Program::new(target::c("pairs")).args(["60000", "1"]).env("OWN_FILE", &file);
         let mut random = Random(0x9e37_79b9 + round as u64);
         let recording = program.option("--overflow=drop").option(ring).recorded_while(|command, _| {

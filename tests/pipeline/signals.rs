@@ -1,6 +1,7 @@
 //! Signal handlers that allocate and fork while they interrupt hooks.
 
-use heaptape_tests::{Process, Program, is_full, run, target, torture};
+use heaptape_tests::recording::Leak;
+use heaptape_tests::{Process, Program, Target, is_full, run, target, torture};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
 
@@ -82,5 +83,31 @@ fn handlers_inside_starts_of_programs_have_whole_stacks() {
         let program = Program::new(target::c("signals_in_starts")).args([how, "1000"]);
         let recording = program.recorded().complete();
         assert!(recording.report().only("signals_in_starts").allocs >= 1000, "{how}");
+    }
+}
+
+/// A handler may interrupt the library at each of its instructions, and its stack is whole there.
+#[cfg(target_arch = "x86_64")] // It has the processor stop after each instruction.
+#[test]
+fn stacks_of_handlers_are_whole_at_each_instruction_of_the_hooks() {
+    let allocator = Target::library("signal_safe_allocator.c").build();
+    // The loader's code that binds a symbol at its first call needs a register that is not followed.
+    let program = Target::program("steps_through_hooks.c").with(&allocator).libraries(&["-lstdc++"]);
+    let program = Program::new(program.flag("-Wl,-z,now").build());
+    program.plain().success();
+    let recording = program.recorded().success();
+    let steps: u64 = recording.outcome.text().trim().parse().expect("the steps");
+    let report = recording.report();
+    let process = report.only("steps_through_hooks");
+    process.assert_accounting();
+    // A handler inside a hook keeps a few events until that ends.
+    assert!(steps > 10_000 && process.lost_events < 100, "{steps} steps, {process:#?}");
+    let leaks = recording.leaks_as(&["--by", "stack"]);
+    let is_a_step = |leak: &&Leak| leak.bytes == 77 * leak.blocks && leak.functions().contains(&"step");
+    let of_steps: Vec<&Leak> = leaks.iter().filter(is_a_step).collect();
+    let blocks: u64 = of_steps.iter().map(|leak| leak.blocks).sum();
+    assert!(blocks + process.lost_events >= steps, "{blocks} of {steps}");
+    for leak in of_steps {
+        assert!(leak.functions().contains(&"main"), "{leak:#?}");
     }
 }

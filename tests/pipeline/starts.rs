@@ -1,7 +1,7 @@
 //! Programs that are started in a sandbox, from a small stack, or in another unusual way behave as
 //! without heaptape, and are recorded or named.
 
-use heaptape_tests::{Outcome, Program, Recording, Target, same, target, test_env};
+use heaptape_tests::{Outcome, Program, Recording, Target, ring, same, target, test_env};
 use nix::libc;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -316,7 +316,7 @@ fn stopped_recorder_is_not_awaited_for_ever_with_a_frozen_clock() {
     use heaptape_tests::wait::{until, until_some};
     use nix::sys::signal::{Signal, kill};
     let clock = Target::library("frozen_clock.c").build();
-    let program = Program::new(target::c("pairs")).arg("3000000").option("--ring=4KiB");
+    let program = Program::new(target::c("pairs")).arg("3000000").option(ring(1));
     let plain = program.plain().success();
     let program = program.option(format!("--preload={}", clock.display()));
     let recording = program.recorded_while(|command, _| {

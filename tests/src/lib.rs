@@ -44,3 +44,9 @@ pub fn is_full() -> bool {
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
+
+/// Returns the option of a ring that is so many times as large as the smallest one: a page of the largest
+/// size that the machine may have.
+pub fn ring(times: u64) -> String {
+    format!("--ring={}", times * heaptape_wire::area::PAGE)
+}

@@ -264,7 +264,9 @@ impl Namer<'_, '_> {
 }
 
 fn module_at(process: &Process, address: u64) -> Option<&Module> {
-    process.stacks().modules.iter().rev().find(|module| (module.start..module.end).contains(&address))
+    let modules = || process.stacks().modules.iter().rev().filter(|module| module.start <= address);
+    // The loader lists a program up to the first gap between its segments.
+    modules().find(|module| address < module.end).or_else(|| modules().max_by_key(|module| module.start))
 }
 
 impl<'a> Holders<'a> {
@@ -534,10 +536,11 @@ fn root_group(
     let whole = (u64::from(region.kind) << 32 | u64::from(region.thread), region.start);
     match region.kind {
         ROOT_DATA => {
-            // The zeros of a module are after what the loader lists of its file.
+            // The loader may have found it by a link: `/lib` for `/usr/lib`.
+            let of_file = |module: &&Module| module.path.rsplit(|byte| *byte == b'/').next() == Some(file.as_bytes());
             let of_path = |module: &&Module| module.path == path.as_bytes();
             let module = module_at(process, root.address)
-                .filter(of_path)
+                .filter(of_file)
                 .or_else(|| process.stacks().modules.iter().rev().find(of_path));
             let data = module.and_then(|module| Some((module, symbols.data(module, root.address)?)));
             match data {

@@ -264,8 +264,9 @@ const ENVIRON: [&str; 3] = ["global environ", "global __environ", "global _envir
 /// may make for its children and lose, none is.
 fn replaced_environment(holders: &Holders<'_>, heads: &[Head]) -> Option<usize> {
     let graph = &holders.snapshot.graph;
-    let is_environ = |block: &u32| holders.group(*block).is_some_and(|group| ENVIRON.contains(&&*group.name));
-    let own = (0..graph.blocks.len() as u32).find(|block| holders.is_outermost(*block) && is_environ(block))?;
+    // libc has a second pointer to it, which may be the first one that is found.
+    let is_environ = |group: u32| ENVIRON.contains(&&*holders.groups[group as usize].name);
+    let (_, own) = holders.root_targets().find(|(group, _)| is_environ(*group))?;
     let words = |block: u32| graph.references(block).iter().map(|reference| (reference.word(), reference.target));
     let current: FxHashSet<(u32, u32)> = words(own).collect();
     let is_copied = |block: u32| {

@@ -32,7 +32,8 @@
 //! * `capture_stub!`: the entry of the unwinder's tests.
 //!
 //! The macros are bodies of naked functions. They name nothing of the rest of this crate: what they
-//! call is passed to them.
+//! call is passed to them. Those that change the stack pointer describe it to the unwinder; all
+//! others are in a section of their own, so that [`is_stub`] knows them.
 
 #[cfg(feature = "standalone")]
 mod thread_table;
@@ -51,3 +52,17 @@ mod x86_64;
 pub(crate) use x86_64::stubs::*;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::*;
+
+// The linker would export them.
+core::arch::global_asm!(".hidden __start_heaptape_stubs", ".hidden __stop_heaptape_stubs");
+unsafe extern "C" {
+    #[link_name = "__start_heaptape_stubs"]
+    static STUBS: u8;
+    #[link_name = "__stop_heaptape_stubs"]
+    static STUBS_END: u8;
+}
+
+/// Returns whether an address is in a stub that leaves the stack pointer as it is.
+pub(crate) fn is_stub(address: u64) -> bool {
+    (&raw const STUBS as u64..&raw const STUBS_END as u64).contains(&address)
+}

@@ -16,6 +16,7 @@ macro_rules! exports {
         pub(crate) mod exported {
             $(
                 #[unsafe(no_mangle)]
+                #[unsafe(link_section = "heaptape_stubs")]
                 #[unsafe(naked)]
                 pub(crate) unsafe extern "C" fn $name() {
                     crate::arch::entry_stub!($count, super::targets::$name)
@@ -29,6 +30,7 @@ macro_rules! exports {
         }
         mod untraced {
             $(
+                #[unsafe(link_section = "heaptape_stubs")]
                 #[unsafe(naked)]
                 pub(crate) unsafe extern "C" fn $name() {
                     crate::arch::untraced_stub!((
@@ -56,6 +58,7 @@ macro_rules! exports {
 macro_rules! operator_stub {
     ($symbol:ident, $index:literal, $shape:ident) => {
         #[unsafe(no_mangle)]
+        #[unsafe(link_section = "heaptape_stubs")]
         #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $symbol() {
             crate::arch::operator_stub!($index, crate::hooks::entry::operator_targets::$shape)
@@ -98,6 +101,7 @@ unsafe extern "C" fn new_full() {
     crate::arch::operator_new_frame!(operator_targets::new_direct, hooks::new_begins, hooks::new_ends)
 }
 
+#[unsafe(link_section = "heaptape_stubs")]
 #[unsafe(naked)]
 unsafe extern "C" fn untraced_new() {
     crate::arch::untraced_operator_stub!((
@@ -105,6 +109,7 @@ unsafe extern "C" fn untraced_new() {
         arena = sym crate::bootstrap_arena::ARENA, arena_bytes = const crate::bootstrap_arena::BYTES))
 }
 
+#[unsafe(link_section = "heaptape_stubs")]
 #[unsafe(naked)]
 unsafe extern "C" fn untraced_delete() {
     crate::arch::untraced_operator_stub!((

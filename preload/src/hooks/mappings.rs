@@ -23,6 +23,7 @@ macro_rules! mapping_functions {
         pub(crate) mod exported {
             $(
                 #[unsafe(no_mangle)]
+                #[unsafe(link_section = "heaptape_stubs")]
                 #[unsafe(naked)]
                 pub(crate) unsafe extern "C" fn $name() {
                     crate::arch::mapping_stub!($number, super::enter)

@@ -70,21 +70,25 @@ pub(crate) unsafe extern "C" fn report_free(block: *mut u8, caller: Caller) {
 #[cfg(not(any(test, feature = "standalone")))]
 pub(crate) mod exported_reports {
     #[unsafe(no_mangle)]
+    #[unsafe(link_section = "heaptape_stubs")]
     #[unsafe(naked)]
     pub(crate) unsafe extern "C" fn heaptape_report() {
         crate::arch::report_stub!(1, super::report)
     }
     #[unsafe(no_mangle)]
+    #[unsafe(link_section = "heaptape_stubs")]
     #[unsafe(naked)]
     pub(crate) unsafe extern "C" fn heaptrack_report_alloc() {
         crate::arch::report_stub!(2, super::report_alloc)
     }
     #[unsafe(no_mangle)]
+    #[unsafe(link_section = "heaptape_stubs")]
     #[unsafe(naked)]
     pub(crate) unsafe extern "C" fn heaptrack_report_realloc() {
         crate::arch::report_stub!(3, super::report_realloc)
     }
     #[unsafe(no_mangle)]
+    #[unsafe(link_section = "heaptape_stubs")]
     #[unsafe(naked)]
     pub(crate) unsafe extern "C" fn heaptrack_report_free() {
         crate::arch::report_stub!(1, super::report_free)

@@ -63,6 +63,7 @@ macro_rules! exec_functions {
         pub(crate) mod exported {
             $(
                 #[unsafe(no_mangle)]
+                #[unsafe(link_section = "heaptape_stubs")]
                 #[unsafe(naked)]
                 pub(crate) unsafe extern "C" fn $name() {
                     crate::arch::numbered_stub!($number, super::enter)
@@ -107,12 +108,14 @@ pub(crate) static NEXT: [AtomicPtr<c_void>; NAMES.len()] =
 #[cfg(feature = "standalone")]
 pub(crate) mod replacements {
     /// Replaces `execve` of the program.
+    #[unsafe(link_section = "heaptape_stubs")]
     #[unsafe(naked)]
     pub(crate) unsafe extern "C" fn execve() {
         crate::arch::numbered_stub!(0, super::enter)
     }
 
     /// Replaces `execveat` of the program.
+    #[unsafe(link_section = "heaptape_stubs")]
     #[unsafe(naked)]
     pub(crate) unsafe extern "C" fn execveat() {
         crate::arch::numbered_stub!(8, super::enter)

@@ -47,6 +47,7 @@ pub(crate) unsafe extern "C" fn prctl(option: c_int, a: u64, b: u64, c: u64, d: 
 }
 
 #[unsafe(no_mangle)]
+#[unsafe(link_section = "heaptape_stubs")]
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn syscall() {
     crate::arch::jump_stub!(super::sandbox::syscall)

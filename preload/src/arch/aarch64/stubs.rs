@@ -387,13 +387,21 @@ macro_rules! syscall_stub {
 macro_rules! first_syscall_stub {
     ($resolve:path, $next:path) => {
         core::arch::naked_asm!(
+            ".cfi_startproc",
             "hint 36",
             "stp x29, x30, [sp, #-80]!",
+            ".cfi_def_cfa_offset 80",
+            ".cfi_offset x29, -80",
+            ".cfi_offset x30, -72",
             "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "str x6, [sp, #64]",
             "bl {resolve}",
             "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldr x6, [sp, #64]",
             "ldp x29, x30, [sp], #80",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
             "adrp x16, {next}", "ldr x16, [x16, :lo12:{next}]", "br x16",
+            ".cfi_endproc",
             resolve = sym $resolve, next = sym $next)
     };
 }
@@ -458,8 +466,12 @@ pub(crate) use {program_entry_stub, visit_stub};
 macro_rules! saved_frame {
     ($body:path) => {
         core::arch::naked_asm!(
+            ".cfi_startproc",
             "hint 34",
             "stp x29, x30, [sp, #-96]!",
+            ".cfi_def_cfa_offset 96",
+            ".cfi_offset x29, -96",
+            ".cfi_offset x30, -88",
             "stp x19, x20, [sp, #16]",
             "stp x21, x22, [sp, #32]",
             "stp x23, x24, [sp, #48]",
@@ -478,7 +490,11 @@ macro_rules! saved_frame {
             "ldp x25, x26, [sp, #64]",
             "ldp x27, x28, [sp, #80]",
             "ldp x29, x30, [sp], #96",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
             "ret",
+            ".cfi_endproc",
             body = sym $body
         )
     };

@@ -6,6 +6,7 @@
 
 use super::dwarf::*;
 use super::rule::{Kind, Rule};
+use crate::arch::is_stub;
 use crate::arch::registers::{BP, RA, SP, START_CFA, START_RA};
 use crate::elf::tables::{DW_EH_PE_DIRECT, DW_EH_PE_FORMAT, DW_EH_PE_TABLE, Tables};
 use crate::elf::{Object, search_tables};
@@ -139,6 +140,9 @@ fn special(object: &Object, span: Span, bp: Saved) -> Option<Rule> {
 
 /// Returns the row that applies to an address.
 pub(crate) fn row(object: &Object, address: u64) -> Option<Row> {
+    if is_stub(address) {
+        return Some(START);
+    }
     let fde = find_fde(object, address)?;
     let mut tables = Tables::new(object, fde);
     let length = tables.number(4)?;
