@@ -4,7 +4,7 @@ use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::run::Outcome;
 use heaptape_tests::wait::{until, until_some};
-use heaptape_tests::{Daemon, is_root, target, test_env};
+use heaptape_tests::{Daemon, is_root, ring, target, test_env};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ fn labelled(daemon: &Daemon, program: &str, arguments: &[&str], label: &str) -> 
 /// judged, with the time.
 #[test]
 fn growth_after_lost_events_is_judged_since_then() {
-    let daemon = Daemon::start(&["--ring", "16KiB", "--snapshot", "1s"]);
+    let daemon = Daemon::start(&[&ring(4), "--snapshot", "1s"]);
     let running = daemon.spawn(&target::c("leaks_slowly"), &["10000000", "5"], None);
     let one = || daemon.list("leaks_slowly").pop().unwrap_or_default();
     until("it is served", || one()["live_blocks"].as_u64() > Some(500));

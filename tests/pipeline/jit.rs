@@ -137,8 +137,11 @@ fn vdso_code_has_names() {
     let module = |frame: &&heaptape_tests::recording::Frame| {
         frame.module.as_deref().is_some_and(|module| module.contains("vdso"))
     };
-    let frame = leak.stack.iter().find(module).unwrap_or_else(|| panic!("no frame in the vDSO: {leak:#?}"));
-    assert!(frame.function.as_deref().is_some_and(|name| name.contains("clock_gettime")), "{frame:?}");
+    // Some kernels have the code to which handlers return there, too.
+    let is_clock = |frame: &&heaptape_tests::recording::Frame| {
+        frame.function.as_deref().is_some_and(|name| name.contains("clock_gettime"))
+    };
+    assert!(leak.stack.iter().filter(module).any(|frame| is_clock(&frame)), "{leak:#?}");
     assert!(leak.functions().contains(&"interrupt_the_kernel_s_code"), "{leak:#?}");
 }
 

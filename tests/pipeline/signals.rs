@@ -1,7 +1,7 @@
 //! Signal handlers that allocate and fork while they interrupt hooks.
 
 use heaptape_tests::recording::Leak;
-use heaptape_tests::{Process, Program, Target, is_full, run, target, torture};
+use heaptape_tests::{Process, Program, Target, is_full, ring, run, target, torture};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn allocations_of_handlers_inside_hooks_are_recorded() {
 #[test]
 fn allocations_of_handlers_inside_waiting_hooks_are_recorded() {
     let program = Program::new(target::signal_safe("signal_storm")).arg("200000");
-    let recording = program.option("--ring=16KiB").recorded_while(|command, _| {
+    let recording = program.option(ring(4)).recorded_while(|command, _| {
         let survivor = run::survivor(command);
         for round in 0..4 {
             std::thread::sleep(Duration::from_millis(200));

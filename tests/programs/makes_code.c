@@ -22,19 +22,40 @@ NOINLINE static void *take(size_t size) {
     KEEP_FRAME();
     return p;
 }
-static made make(void) {
-    /* push rbp; mov rbp, rsp; mov rax, take; call rax; pop rbp; ret */
-    unsigned char code[] = { 0x55, 0x48, 0x89, 0xe5, 0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xd0, 0x5d, 0xc3 };
-    uintptr_t target = (uintptr_t)take;
-    memcpy(code + 6, &target, sizeof target);
-    void *p = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+#ifdef __x86_64__
+/* push rbp; mov rbp, rsp; mov rax, take; call rax; pop rbp; ret */
+static const unsigned char calls[] = { 0x55, 0x48, 0x89, 0xe5, 0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xd0, 0x5d, 0xc3 };
+#define TARGET 6
+/* sub rsp, 8; call rcx; add rsp, 8; ret: without and with endbr64 */
+static const unsigned char hop_code[] = { 0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3 };
+#define INTERRUPTED(context) (context)->uc_mcontext.gregs[REG_RIP]
+#else
+/* stp x29, x30, [sp, #-16]!; mov x29, sp; ldr x1, take; blr x1; ldp x29, x30, [sp], #16; ret; take */
+static const unsigned calls[] = { 0xa9bf7bfd, 0x910003fd, 0x58000081, 0xd63f0020, 0xa8c17bfd, 0xd65f03c0, 0, 0 };
+#define TARGET 24
+/* stp x29, x30, [sp, #-16]!; mov x29, sp; blr x3; ldp x29, x30, [sp], #16; ret: without and with bti c */
+static const unsigned hop_code[] = { 0xd503245f, 0xa9bf7bfd, 0x910003fd, 0xd63f0060, 0xa8c17bfd, 0xd65f03c0 };
+#define INTERRUPTED(context) (context)->uc_mcontext.pc
+#endif
+static char *page_for_code(void) {
+    void *p = mmap(0, sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     must(p != MAP_FAILED, "memory for code");
-    memcpy(p, code, sizeof code);
-    must(!mprotect(p, 4096, PROT_READ | PROT_EXEC), "code");
+    return p;
+}
+static void make_executable(char *page) {
+    must(!mprotect(page, sysconf(_SC_PAGESIZE), PROT_READ | PROT_EXEC), "code");
+    __builtin___clear_cache(page, page + 128);
+}
+static made make(void) {
+    char *p = page_for_code();
+    uintptr_t target = (uintptr_t)take;
+    memcpy(p, calls, sizeof calls);
+    memcpy(p + TARGET, &target, sizeof target);
+    make_executable(p);
     return (made)p;
 }
 static int map;
-static void name(made function, const char *text) { dprintf(map, "%lx 12 %s\n", (unsigned long)function, text); }
+static void name(made function, const char *text) { dprintf(map, "%lx %zx %s\n", (unsigned long)function, sizeof calls, text); }
 
 typedef void *(*hop)(void *unused, size_t size, void *other, void *(*next)(void *, size_t));
 NOINLINE static void *through_first(void *unused, size_t size) { (void)unused; void *p = take(size); KEEP_FRAME(); return p; }
@@ -42,16 +63,13 @@ static hop hops[2];
 NOINLINE static void *through_second(void *unused, size_t size) { (void)unused; void *p = hops[0](0, size, 0, through_first); KEEP_FRAME(); return p; }
 NOINLINE static void *through_third(void *unused, size_t size) { (void)unused; void *p = hops[1](0, size, 0, through_second); KEEP_FRAME(); return p; }
 static void make_hops(void) {
-    /* sub rsp, 8; call rcx; add rsp, 8; ret: without and with endbr64 */
-    static const unsigned char code[] = { 0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3 };
-    char *p = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    must(p != MAP_FAILED, "memory for code");
-    memcpy(p, code + 4, sizeof code - 4);
-    memcpy(p + 16, code, sizeof code);
-    must(!mprotect(p, 4096, PROT_READ | PROT_EXEC), "code");
+    char *p = page_for_code();
+    memcpy(p, (const char *)hop_code + 4, sizeof hop_code - 4);
+    memcpy(p + 32, hop_code, sizeof hop_code);
+    make_executable(p);
     for (int i = 0; i < 2; i++) {
-        hops[i] = (hop)(p + 16 * i);
-        dprintf(map, "%lx 10 py::%s:/srv/shop.py\n", (unsigned long)hops[i], i ? "load_orders" : "load_order");
+        hops[i] = (hop)(p + 32 * i);
+        dprintf(map, "%lx 20 py::%s:/srv/shop.py\n", (unsigned long)hops[i], i ? "load_orders" : "load_order");
     }
 }
 
@@ -60,7 +78,7 @@ static volatile int seen;
 static void *volatile kept;
 static void handler(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)info;
-    uintptr_t at = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+    uintptr_t at = INTERRUPTED((ucontext_t *)context);
     if (seen || at < kernel_start || at >= kernel_end) return;
     kept = malloc(619);
     seen = 1;
