@@ -13,7 +13,8 @@ import subprocess
 PACKAGES = (
     "busybox-static bash coreutils gcc g++ libc6-dev python3-minimal python3 procps kmod gdb strace util-linux mount libc-bin grep sed gawk findutils "
     "diffutils binutils make tar gzip login passwd base-passwd hostname iproute2 perl-base zstd xz-utils libcap2-bin psmisc systemd-sysv systemd dbus "
-    "python3-venv python3-pip dpkg"
+    "python3-venv python3-pip dpkg python3-yaml nodejs rustc golang-go netcat-openbsd bubblewrap debuginfod libsqlite3-dev "
+    "libjemalloc2 libjemalloc-dev libtcmalloc-minimal4 libgoogle-perftools-dev libmimalloc2.0 libmimalloc-dev"
 ).split()
 # The kernel of each size of page: suite and package.
 KERNELS = {"4k": ("bookworm", "linux-image-cloud-arm64"), "16k": ("trixie", "linux-image-arm64-16k")}
@@ -82,7 +83,7 @@ def root(folder):
         write(os.path.join(tree, "etc/group"), "root:x:0:\nnogroup:x:65534:\n")
         write(os.path.join(tree, "etc/hosts"), "127.0.0.1 localhost machine\n")
         write(os.path.join(tree, "start"), START, 0o755)
-        image(tree, f"{path}.new", 3000)
+        image(tree, f"{path}.new", 6000)
         os.rename(f"{path}.new", path)
     return path
 
