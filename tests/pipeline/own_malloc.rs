@@ -7,7 +7,19 @@ use heaptape_tests::{Program, Target, same, target};
 #[test]
 fn program_with_its_own_malloc_is_recorded() {
     // Without optimization, so that the calls are not inlined.
-    let own = Program::new(Target::program("own_malloc.c").flag("-O0").build());
+    is_recorded(&Program::new(Target::program("own_malloc.c").flag("-O0").build()));
+}
+
+/// Its functions begin where branches may lead to, and sign their return addresses.
+#[test]
+fn program_with_protected_branches_is_recorded() {
+    let protection = if cfg!(target_arch = "x86_64") { "-fcf-protection" } else { "-mbranch-protection=standard" };
+    let own = Target::program("own_malloc.c").flag("-O0").flag(protection).named("own_malloc_protected");
+    is_recorded(&Program::new(own.build()));
+}
+
+#[track_caller]
+fn is_recorded(own: &Program) {
     let plain = own.plain().success();
     let recording = own.recorded();
     same(&plain, &recording.outcome);

@@ -429,10 +429,11 @@ impl Plan {
         let start = start.map_err(moved::Refusal::text)?;
         let base = code.len() as u64;
         let entry = base + size_of::<Function>() as u64;
-        let trampoline = at + entry + ENTRY_BYTES;
+        let entry_bytes = start.undo.len() as u64 + ENTRY_BYTES;
+        let trampoline = at + entry + entry_bytes;
         let first = trampoline + RESTORE.len() as u64;
         let moved = start.trampoline(first).map_err(moved::Refusal::text)?;
-        let bytes = size_of::<Function>() as u64 + ENTRY_BYTES + (RESTORE.len() + moved.code.len()) as u64;
+        let bytes = size_of::<Function>() as u64 + entry_bytes + (RESTORE.len() + moved.code.len()) as u64;
         if bytes > MAX_FUNCTION_BYTES - 16 {
             return Err(moved::Refusal::Unmovable.text());
         }
@@ -449,7 +450,7 @@ impl Plan {
         code.extend(description.encode());
         // The hook's address is at the start of the run.
         let hook = if shape.action == Action::Replaced { 8 * (1 + i32::from(shape.size)) } else { 0 };
-        code.extend(machine::entry(hook - entry as i32));
+        code.extend(machine::entry(&start.undo, hook - entry as i32));
         let at_trampoline = |(from, to): &(u32, u32)| MovedInstruction {
             from: start.address + u64::from(*from),
             to: first + u64::from(*to),

@@ -24,13 +24,14 @@ pub(crate) const RESTORE: &[u8] = &[];
 /// What is between functions: `udf`.
 pub(crate) const PADDING: u8 = 0;
 
-/// Returns the entry of a hooked function, which follows its description: it loads the description's
-/// address and jumps to the hook, whose address is stored at this distance from the entry.
-pub(crate) fn entry(hook: i32) -> Vec<u8> {
-    let bits = |distance: i32| (distance / 4).cast_unsigned() & 0x7_ffff;
+/// Returns the entry of a hooked function, which follows its description: it does what is `first`, loads
+/// the description's address and jumps to the hook, whose address is stored at this distance from the entry.
+pub(crate) fn entry(first: &[u8], hook: i32) -> Vec<u8> {
+    let bits = |distance: i32| ((distance - first.len() as i32) / 4).cast_unsigned() & 0x7_ffff;
     // adr x17, the description; ldr x16, the hook; br x16
     let description = 0x1000_0011 | bits(-(size_of::<Function>() as i32)) << 5;
-    [description, 0x5800_0010 | bits(hook - 4) << 5, 0xd61f_0200].into_iter().flat_map(u32::to_le_bytes).collect()
+    let words = [description, 0x5800_0010 | bits(hook - 4) << 5, 0xd61f_0200];
+    [first, words.map(u32::to_le_bytes).as_flattened()].concat()
 }
 
 /// Returns the instruction `b`; `None` if it does not reach so far.
@@ -111,8 +112,11 @@ mod tests {
         }
         assert_eq!(jump(0x1000_0000, 0x1800_0000), None);
         // The description is 16 bytes before; the hook's address 64 bytes before.
-        let words: Vec<u32> = instructions(&entry(-64)).collect();
+        let words: Vec<u32> = instructions(&entry(&[], -64)).collect();
         assert_eq!(words, [0x10ff_ff91, 0x58ff_fde0 | 16, 0xd61f_0200]);
+        // After another instruction both are four bytes farther away.
+        let words: Vec<u32> = instructions(&entry(&0xd503_23bfu32.to_le_bytes(), -64)).collect();
+        assert_eq!(words, [0xd503_23bf, 0x10ff_ff71, 0x58ff_fdc0 | 16, 0xd61f_0200]);
     }
 
     #[test]

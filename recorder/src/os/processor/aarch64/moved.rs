@@ -10,9 +10,9 @@ pub(crate) const MAX_SCANNED: usize = 1 << 16;
 /// `bti`, `bti c`, `bti j`, `bti jc`: where branches may lead to, if the processor checks that. They stay
 /// at the start of a function.
 const LANDING_PADS: [u32; 4] = [0xd503_241f, 0xd503_245f, 0xd503_249f, 0xd503_24df];
-/// `paciasp`, `pacibsp`: such places, too, and they sign the return address. So they can neither stay nor
-/// be moved.
-const SIGNING_PADS: [u32; 2] = [0xd503_233f, 0xd503_237f];
+/// `paciasp`, `pacibsp`: such places, too, and they sign the return address. They stay, the entry undoes
+/// that by `autiasp` or `autibsp`, and the trampoline begins with another one.
+const SIGNING_PADS: [(u32, u32); 2] = [(0xd503_233f, 0xd503_23bf), (0xd503_237f, 0xd503_23ff)];
 /// The register that a call may change on its way (the procedure call standard's IP0).
 const SCRATCH: u32 = 16;
 
@@ -23,8 +23,6 @@ pub(crate) enum Refusal {
     Undecodable,
     /// A call returns behind the branch, from a place without unwind data.
     Call,
-    /// A branch in its place is none that branches may lead to.
-    LandingPad,
     /// The instruction cannot be encoded at the trampoline.
     Unmovable,
 }
@@ -35,7 +33,6 @@ impl Refusal {
         match self {
             Refusal::Undecodable => "its first bytes are no known instructions",
             Refusal::Call => "it begins with a call",
-            Refusal::LandingPad => "it begins with paciasp, which must stay where branches lead to",
             Refusal::Unmovable => "its first instruction cannot be moved",
         }
     }
@@ -48,7 +45,11 @@ pub(crate) struct Start {
     pub address: u64,
     /// Its bytes.
     pub bytes: Vec<u8>,
+    /// What the entry does first.
+    pub undo: Vec<u8>,
     instruction: u32,
+    /// The instruction before it that signs the return address.
+    signing: Option<u32>,
 }
 
 /// The instructions that replace the start of a function.
@@ -149,17 +150,18 @@ fn kind(word: u32, at: u64) -> Result<Kind, Refusal> {
 /// Examines the function whose `code` is at `address`.
 pub(crate) fn start(code: &[u8], address: u64, _size: usize) -> Result<Start, Refusal> {
     let word = |index: usize| code.as_chunks::<JUMP_BYTES>().0.get(index).map(|bytes| u32::from_le_bytes(*bytes));
-    let index = usize::from(word(0).is_some_and(|first| LANDING_PADS.contains(&first)));
+    let first = word(0).ok_or(Refusal::Undecodable)?;
+    let signed = SIGNING_PADS.iter().find(|(sign, _)| *sign == first);
+    let index = usize::from(signed.is_some() || LANDING_PADS.contains(&first));
     let address = address.wrapping_add((index * JUMP_BYTES) as u64);
     let instruction = word(index).ok_or(Refusal::Undecodable)?;
-    if index == 0 && SIGNING_PADS.contains(&instruction) {
-        return Err(Refusal::LandingPad);
-    }
     if !address.is_multiple_of(JUMP_BYTES as u64) {
         return Err(Refusal::Undecodable);
     }
     kind(instruction, address)?;
-    Ok(Start { address, bytes: instruction.to_le_bytes().to_vec(), instruction })
+    let undo = signed.map(|(_, undo)| undo.to_le_bytes().to_vec()).unwrap_or_default();
+    let signing = signed.map(|(sign, _)| *sign);
+    Ok(Start { address, bytes: instruction.to_le_bytes().to_vec(), undo, instruction, signing })
 }
 
 impl Start {
@@ -169,6 +171,9 @@ impl Start {
     /// [`Refusal::Unmovable`] if a branch does not reach so far.
     pub(crate) fn trampoline(&self, at: u64) -> Result<Trampoline, Refusal> {
         let next = self.address.wrapping_add(JUMP_BYTES as u64);
+        let before: Vec<u8> = self.signing.into_iter().flat_map(u32::to_le_bytes).collect();
+        let first = before.len() as u32;
+        let at = at.wrapping_add(u64::from(first));
         let branch =
             |index: u64, to: u64| super::code::branch(at.wrapping_add(4 * index), to).ok_or(Refusal::Unmovable);
         // ldr register, the word after `count` instructions
@@ -187,9 +192,10 @@ impl Start {
             Kind::Call { to } => (vec![literal(30, 0, 2), branch(1, to)?], Some(next)),
             Kind::Condition { instruction, to } => (vec![instruction, branch(1, next)?, branch(2, to)?], None),
         };
-        let mut code: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+        let mut code = before;
+        code.extend(words.into_iter().flat_map(u32::to_le_bytes));
         code.extend(data.into_iter().flat_map(u64::to_le_bytes));
-        Ok(Trampoline { code, offsets: vec![(0, 0)] })
+        Ok(Trampoline { code, offsets: vec![(0, first)] })
     }
 }
 
@@ -240,7 +246,20 @@ mod tests {
         let code: Vec<u8> = [0xd503_245fu32, 0xa9bf_7bfd].into_iter().flat_map(u32::to_le_bytes).collect();
         let found = start(&code, 0x1000, 8).expect("it can be moved");
         assert_eq!((found.address, &found.bytes[..]), (0x1004, &code[4..]));
-        assert_eq!(start(&0xd503_233fu32.to_le_bytes(), 0x1000, 4).err(), Some(Refusal::LandingPad));
+    }
+
+    #[test]
+    fn signature_is_undone_before_the_hook_and_made_again_after_it() {
+        // paciasp; stp x29, x30, [sp, #-16]!
+        let code: Vec<u8> = [0xd503_233fu32, 0xa9bf_7bfd].into_iter().flat_map(u32::to_le_bytes).collect();
+        let found = start(&code, 0x1000, 8).expect("it can be moved");
+        assert_eq!((found.address, &found.bytes[..]), (0x1004, &code[4..]));
+        assert_eq!(found.undo, 0xd503_23bfu32.to_le_bytes());
+        let trampoline = found.trampoline(0x2000).expect("it reaches");
+        assert_eq!(trampoline.offsets, [(0, 4)]);
+        let words = trampoline.code.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+        assert_eq!(words.collect::<Vec<_>>(), [0xd503_233f, 0xa9bf_7bfd, b(2, 0x1008)]);
+        assert_eq!(start(&code[..4], 0x1000, 4).err(), Some(Refusal::Undecodable));
     }
 
     #[test]

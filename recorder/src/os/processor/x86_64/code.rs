@@ -23,8 +23,9 @@ pub(crate) const RESTORE: &[u8] = &[0x4c, 0x8b, 0x5c, 0x24, 0xf8];
 pub(crate) const PADDING: u8 = 0xcc;
 
 /// Returns the entry of a hooked function, which follows its description: it loads the description's
-/// address and jumps to the hook, whose address is stored at this distance from the entry.
-pub(crate) fn entry(hook: i32) -> Vec<u8> {
+/// address and jumps to the hook, whose address is stored at this distance from the entry. Nothing is to
+/// be done first.
+pub(crate) fn entry(_first: &[u8], hook: i32) -> Vec<u8> {
     // mov [rsp - 8], r11; lea r11, [rip - 28]; jmp [rip + …]
     let mut code = vec![0x4c, 0x89, 0x5c, 0x24, 0xf8, 0x4c, 0x8d, 0x1d];
     code.extend((-12 - size_of::<Function>() as i32).to_le_bytes());

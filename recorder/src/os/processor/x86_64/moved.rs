@@ -50,6 +50,8 @@ pub(crate) struct Start {
     pub address: u64,
     /// The bytes of the moved instructions, at least [`JUMP_BYTES`].
     pub bytes: Vec<u8>,
+    /// What the entry does first: nothing.
+    pub undo: Vec<u8>,
     instructions: Vec<Instruction>,
     /// Whether the last instruction continues with the next one.
     falls_through: bool,
@@ -110,7 +112,7 @@ pub(crate) fn start(code: &[u8], address: u64, size: usize) -> Result<Start, Ref
     }
     let scanned = if size == 0 { bytes.len() } else { size.min(code.len()) };
     branches_stay_out(code.get(..scanned).unwrap_or(code), address)?;
-    Ok(Start { address, bytes, instructions, falls_through })
+    Ok(Start { address, bytes, undo: Vec::new(), instructions, falls_through })
 }
 
 /// Returns whether the bytes from `from` to the end of the jump are padding between two functions:
