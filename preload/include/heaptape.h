@@ -39,11 +39,33 @@ __attribute__((noplt))
 #endif
 #endif
 __attribute__((weak)) void heaptape_report(const struct heaptape_event *);
+#define HEAPTAPE_FUNCTION_ heaptape_report
+#elif defined(__linux__) && defined(__aarch64__) && defined(__GNUC__)
+/* Linkers for this processor bind such a symbol of a program to null when they see no library with
+ * it. So the first call in each source file looks it up. Before glibc 2.34 that needs -ldl. */
+__attribute__((weak)) void *heaptape_look_up_(void *, const char *) __asm__("dlsym");
+typedef void heaptape_function_(const struct heaptape_event *);
+static __inline__ heaptape_function_ *heaptape_found_(void) {
+    static void *found; /* its own address, if there is none */
+    void *function = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (!function) {
+        if (heaptape_look_up_)
+            function = heaptape_look_up_((void *)0, "heaptape_report");
+        if (!function)
+            function = &found;
+        __atomic_store_n(&found, function, __ATOMIC_RELAXED);
+    }
+    return function == &found ? (heaptape_function_ *)0 : __extension__(heaptape_function_ *)function;
+}
+#define HEAPTAPE_FUNCTION_ heaptape_found_()
+#endif
+
+#ifdef HEAPTAPE_FUNCTION_
 #define HEAPTAPE_REPORT_(kind, text, block, size, old)                                            \
     do {                                                                                           \
-        if (heaptape_report) {                                                                     \
+        if (HEAPTAPE_FUNCTION_) {                                                                  \
             const struct heaptape_event heaptape_event_ = {(kind), (text), (block), (size), (old)}; \
-            heaptape_report(&heaptape_event_);                                                     \
+            HEAPTAPE_FUNCTION_(&heaptape_event_);                                                  \
         }                                                                                          \
     } while (0)
 #else

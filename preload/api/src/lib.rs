@@ -1,7 +1,7 @@
 //! What only a program itself knows about its memory, for heaptape: blocks of its own
 //! arenas and pools, labels of threads, and marks in time. It is `heaptape.h` for Rust, over
 //! the same symbol, without anything to link. While the program is not recorded, each call is a
-//! load and a branch. On other systems than x86-64 Linux the calls do nothing.
+//! load and a branch. On other systems than Linux for x86-64 and aarch64 the calls do nothing.
 //!
 //! A text has at most 56 bytes; a longer one is truncated.
 //!
@@ -43,7 +43,33 @@ fn function() -> Option<unsafe extern "C" fn(*const Report)> {
     unsafe { core::mem::transmute(address) }
 }
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+/// The same. Linkers for this processor bind a weak symbol of a program to null when they see no library
+/// with it, so the first call looks it up.
+#[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+#[inline(always)]
+fn function() -> Option<unsafe extern "C" fn(*const Report)> {
+    use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+    unsafe extern "C" {
+        fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    }
+    /// The function; the address of this word if there is none.
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    #[cold]
+    fn find() -> *mut c_void {
+        // SAFETY: null stands for all libraries, and the name ends with a zero.
+        let found = unsafe { dlsym(null_mut(), c"heaptape_report".as_ptr()) };
+        let found = if found.is_null() { FOUND.as_ptr().cast() } else { found };
+        FOUND.store(found, Relaxed);
+        found
+    }
+    let known = FOUND.load(Relaxed);
+    let known = if known.is_null() { find() } else { known };
+    let function = if core::ptr::eq(known, FOUND.as_ptr().cast()) { null_mut() } else { known };
+    // SAFETY: null or that function, whose one argument `heaptape.h` describes.
+    unsafe { core::mem::transmute(function) }
+}
+
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri))))]
 #[inline(always)]
 fn function() -> Option<unsafe extern "C" fn(*const Report)> {
     None
