@@ -236,7 +236,9 @@ fn children_with_a_sanitizer_run_and_are_named() {
         for kind in KINDS {
             let starts = Program::new(target::c("exec_kinds")).arg(kind).arg(&program).env("PATH", &path);
             let plain = starts.plain().success();
-            assert_eq!(plain.text(), "7\n", "{kind}");
+            // Debian's ThreadSanitizer for aarch64 ends such a program.
+            let is_broken = cfg!(target_arch = "aarch64") && (sanitizer, kind) == ("thread", "fexecve");
+            assert!(is_broken || plain.text() == "7\n", "{kind}: {plain}");
             let recording = starts.recorded();
             same(&plain, &recording.outcome);
             let named = recording.not_traced("unseen");

@@ -143,7 +143,9 @@ fn library_makes_only_the_system_calls_of_the_attach() {
     };
     let guest = [("LD_PRELOAD", test_env::library().to_owned()), ("HEAPTAPE_SOCKET", "/nonexistent/socket".into())];
     let (plain, inert) = (calls("1000", &[]), calls("1000", &guest));
-    assert!(inert <= plain + 25, "{plain} system calls plain, {inert} with the library");
+    // A loader that maps to 64 KiB trims what it has mapped.
+    let most = if cfg!(target_arch = "aarch64") { 27 } else { 25 };
+    assert!(inert <= plain + most, "{plain} system calls plain, {inert} with the library");
     let recorded = |name: &str, pairs: &str| {
         let folder = test_env::folder();
         let file = folder.path().join("calls");

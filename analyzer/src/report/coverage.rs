@@ -19,6 +19,9 @@ use serde::Serialize;
 const ALLOWANCE: u64 = 4 << 20;
 /// Bytes of unexplained memory up to which nothing counts as missing.
 const UNSEEN_BYTES: u64 = 8 << 20;
+/// The same where another allocator than that of the C library is called: its tables are larger, most of
+/// all with pages of 64 KiB (jemalloc: 10 MiB for two threads).
+const UNSEEN_BYTES_OF_OTHERS: u64 = 32 << 20;
 
 /// How much of the memory of a process of its own was ever a recorded block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -35,11 +38,18 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Returns what is missing if most of the memory is not explained.
-    pub fn unseen(&self) -> Option<Missing> {
+    /// Returns what is missing of a process if most of its memory is not explained.
+    pub fn unseen(&self, process: &Process) -> Option<Missing> {
+        let library = process.about.malloc.rsplit('/').next().unwrap_or_default();
+        let is_libc = ["libc.", "libc-", "ld-musl-"].iter().any(|start| library.starts_with(start));
+        let least = if library.is_empty() || is_libc || process.about.own_malloc {
+            UNSEEN_BYTES
+        } else {
+            UNSEEN_BYTES_OF_OTHERS
+        };
         let own_bytes = self.own_bytes.saturating_sub(self.explained_bytes);
         let unseen_bytes = self.never_block_bytes.saturating_sub(self.explained_bytes);
-        let is_most = unseen_bytes > own_bytes / 2 && unseen_bytes > UNSEEN_BYTES;
+        let is_most = unseen_bytes > own_bytes / 2 && unseen_bytes > least;
         is_most.then_some(Missing::Unseen { own_bytes, unseen_bytes })
     }
 }
@@ -51,7 +61,7 @@ pub(crate) fn note_unseen(recordings: &mut [Recording], filter: &ProcessFilter) 
     for process in recordings.iter_mut().flat_map(|recording| &mut recording.processes) {
         if filter.matches(process)
             && may_be_unseen(process)
-            && let Some(missing) = of(process, &progress).and_then(|coverage| coverage.unseen())
+            && let Some(missing) = of(process, &progress).and_then(|coverage| coverage.unseen(process))
         {
             process.missing.push(missing);
         }

@@ -443,7 +443,7 @@ pub fn summarize(recordings: &[Recording], mut symbols: Symbolizer, progress: &P
             summed.coverage = coverage::of(process, progress);
             // After a recording, nothing else has measured it.
             let coverage = summed.coverage.filter(|_| coverage::has_no_past(process));
-            let unseen = coverage.and_then(|coverage| coverage.unseen());
+            let unseen = coverage.and_then(|coverage| coverage.unseen(process));
             if let Some(unseen) = unseen.filter(|unseen| !sums.missing.contains(unseen)) {
                 summed.missing.push(unseen.to_string());
                 summed.complete = false;
