@@ -2,8 +2,8 @@
  *
  * heaptape records the heap of unmodified programs. With this header a program adds what cannot be
  * seen from outside: blocks of its own arenas and pools, marks in time, and labels of threads.
- * There is no library to link. While the program is not recorded, each call is a load and a branch,
- * and its arguments are not evaluated.
+ * There is no library to link. While the program is not recorded, each call is a load and two
+ * branches, and its arguments are not evaluated.
  *
  * A text has at most 56 bytes and is copied; a longer one is truncated. It should not be unique for
  * each call: there are at most 4,095 different names of heaps and labels in a process.
@@ -30,26 +30,25 @@ struct heaptape_event {
     const volatile void *old;
 };
 
-/* In the recording library; null while the program is not recorded. */
-#if defined(__linux__) && defined(__x86_64__) && defined(__GNUC__)
-/* noplt: the address is loaded at run time in programs that are not position-independent, too. */
-#if defined(__has_attribute)
-#if __has_attribute(noplt)
-__attribute__((noplt))
-#endif
-#endif
-__attribute__((weak)) void heaptape_report(const struct heaptape_event *);
-#define HEAPTAPE_FUNCTION_ heaptape_report
-#elif defined(__linux__) && defined(__aarch64__) && defined(__GNUC__)
-/* Linkers for this processor bind such a symbol of a program to null when they see no library with
- * it. So the first call in each source file looks it up. Before glibc 2.34 that needs -ldl. */
-__attribute__((weak)) void *heaptape_look_up_(void *, const char *) __asm__("dlsym");
+/* In the recording library; null while the program is not recorded. Some linkers bind such a symbol
+ * of a program to null when they see no library with it, so the first call in each source file looks
+ * it up. Before glibc 2.34 that needs -ldl. */
+#if defined(__linux__) && defined(__LP64__) && defined(__GNUC__)                                      \
+    && (defined(__x86_64__) || defined(__aarch64__))
 typedef void heaptape_function_(const struct heaptape_event *);
+__attribute__((weak)) void *heaptape_look_up_(void *, const char *) __asm__("dlsym");
 static __inline__ heaptape_function_ *heaptape_found_(void) {
     static void *found; /* its own address, if there is none */
     void *function = __atomic_load_n(&found, __ATOMIC_RELAXED);
     if (!function) {
-        if (heaptape_look_up_)
+#ifdef __x86_64__
+        /* Other linkers for this processor let the loader write a word of the program's table of
+         * addresses, without dlsym. In C it would be a constant in a program at a fixed address. */
+        __asm__(".weak heaptape_report\n\t"
+                "{movq heaptape_report@GOTPCREL(%%rip), %0|mov %0, qword ptr heaptape_report@GOTPCREL[rip]}"
+                : "=r"(function));
+#endif
+        if (!function && heaptape_look_up_)
             function = heaptape_look_up_((void *)0, "heaptape_report");
         if (!function)
             function = &found;

@@ -118,33 +118,63 @@ fn reports_to_heaptrack_are_recorded() {
 fn crate_reports_as_the_header_does() {
     let folder = test_env::folder();
     let api = test_env::programs().join("../../preload/api");
-    let program = folder.path().join("arena");
-    let built = std::process::Command::new("cargo")
-        .args(["build", "--quiet", "--example", "arena", "--manifest-path"])
-        .arg(api.join("Cargo.toml"))
-        .arg("--target-dir")
-        .arg(test_env::kept().join("api"))
-        .output()
-        .expect("cargo");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    test_env::copy(test_env::kept().join("api/debug/examples/arena"), &program);
-    Program::new(&program).plain().success();
-    let recording = Program::new(&program).recorded().complete();
-    assert_eq!(sizes(&recording, &["--allocator", "rows"]), [(40, 1000)]);
-    let requests: Vec<_> = (1000..1010).map(|size| (size, 1)).collect();
-    let labeled = sizes(&recording, &["--label", "request", "--allocator", "malloc"]);
-    assert_eq!(labeled, requests);
-    let last = sizes(&recording, &["--from", "mark:done", "--allocator", "rows"]);
-    assert_eq!(last, []);
-    let report = json(&recording, &["report"]);
-    let heap = &report["processes"][0]["heaps"][0];
-    assert_eq!((heap["name"].as_str(), heap["allocs"].as_u64()), (Some("rows"), Some(1000)), "{report:#}");
+    for linker in ["bfd", "mold"] {
+        let program = folder.path().join(linker);
+        let target = test_env::kept().join(format!("api-{linker}"));
+        let built = std::process::Command::new("cargo")
+            .args(["build", "--quiet", "--example", "arena", "--manifest-path"])
+            .arg(api.join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(&target)
+            .env("RUSTFLAGS", format!("-Clink-arg=-fuse-ld={linker}"))
+            .output()
+            .expect("cargo");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        test_env::copy(target.join("debug/examples/arena"), &program);
+        Program::new(&program).plain().success();
+        let recording = Program::new(&program).recorded().complete();
+        assert_eq!(sizes(&recording, &["--allocator", "rows"]), [(40, 1000)], "{linker}");
+        let requests: Vec<_> = (1000..1010).map(|size| (size, 1)).collect();
+        let labeled = sizes(&recording, &["--label", "request", "--allocator", "malloc"]);
+        assert_eq!(labeled, requests, "{linker}");
+        let last = sizes(&recording, &["--from", "mark:done", "--allocator", "rows"]);
+        assert_eq!(last, [], "{linker}");
+        let report = json(&recording, &["report"]);
+        let heap = &report["processes"][0]["heaps"][0];
+        assert_eq!((heap["name"].as_str(), heap["allocs"].as_u64()), (Some("rows"), Some(1000)), "{report:#}");
+    }
 }
 
-/// The header is one of C++ too, and of programs that are not position-independent.
+/// Compilers make a constant of the function's address in a program at a fixed address, and linkers
+/// bind it to null, each in a way of its own.
 #[test]
-fn header_works_in_other_kinds_of_programs() {
-    for flags in [&["-no-pie", "-fno-pic"][..], &["-std=c99", "-pedantic-errors", "-O2"]] {
+fn header_works_with_other_compilers_and_linkers() {
+    test_env::need("mold");
+    for compiler in ["cc", "clang"] {
+        for position in [&["-no-pie", "-fno-pie"][..], &["-pie", "-fpie"]] {
+            for linker in ["bfd", "gold", "lld", "mold"] {
+                let mut target = Target::program("annotated.c").by(compiler).flag(format!("-fuse-ld={linker}"));
+                for flag in position {
+                    target = target.flag(flag);
+                }
+                let program = Program::new(target.build()).args(["all"]);
+                program.plain().success();
+                let recording = program.recorded().complete();
+                let counted = counts(&recording.report().processes[0]);
+                assert_eq!(counted[..3], [316, 2, 204], "{compiler} {position:?} {linker}");
+            }
+        }
+    }
+}
+
+/// The header is one of C++ too, and of strict C.
+#[test]
+fn header_works_in_other_languages() {
+    for flags in [&["-no-pie", "-fno-pic"][..], &["-std=c99", "-pedantic-errors", "-O2"], &["-masm=intel"]] {
+        // Only processors of Intel's kind have two syntaxes.
+        if flags == ["-masm=intel"] && !cfg!(target_arch = "x86_64") {
+            continue;
+        }
         let mut target = Target::program("annotated.c");
         for flag in flags {
             target = target.flag(flag);

@@ -1,7 +1,6 @@
 //! Signal handlers that allocate and fork while they interrupt hooks.
 
-use heaptape_tests::recording::Leak;
-use heaptape_tests::{Process, Program, Target, is_full, ring, run, target, torture};
+use heaptape_tests::{Process, Program, is_full, ring, run, target, torture};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
 
@@ -90,6 +89,7 @@ fn handlers_inside_starts_of_programs_have_whole_stacks() {
 #[cfg(target_arch = "x86_64")] // It has the processor stop after each instruction.
 #[test]
 fn stacks_of_handlers_are_whole_at_each_instruction_of_the_hooks() {
+    use heaptape_tests::{Target, recording::Leak};
     let allocator = Target::library("signal_safe_allocator.c").build();
     // The loader's code that binds a symbol at its first call needs a register that is not followed.
     let program = Target::program("steps_through_hooks.c").with(&allocator).libraries(&["-lstdc++"]);

@@ -114,6 +114,7 @@ impl Target {
             .filter_map(|entry| entry.ok().map(|entry| entry.path()));
         let mut headers: Vec<PathBuf> = headers.filter(|path| path.extension().is_some_and(|end| end == "h")).collect();
         headers.sort_unstable();
+        headers.push(test_env::programs().join("../../preload/include/heaptape.h"));
         for file in std::iter::once(&self.source).chain(&headers) {
             fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display())).hash(&mut hash);
         }

@@ -1,7 +1,7 @@
 //! What only a program itself knows about its memory, for heaptape: blocks of its own
 //! arenas and pools, labels of threads, and marks in time. It is `heaptape.h` for Rust, over
 //! the same symbol, without anything to link. While the program is not recorded, each call is a
-//! load and a branch. On other systems than Linux for x86-64 and aarch64 the calls do nothing.
+//! load and two branches. On other systems than Linux for x86-64 and aarch64 the calls do nothing.
 //!
 //! A text has at most 56 bytes; a longer one is truncated.
 //!
@@ -28,36 +28,55 @@ struct Report {
     old: *const c_void,
 }
 
-/// The function of the recording library; `None` while the program is not recorded.
+/// The address of a weak symbol; null if nothing defines it, or if the linker has bound it so.
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
-#[inline(always)]
-fn function() -> Option<unsafe extern "C" fn(*const Report)> {
-    let address: usize;
-    // SAFETY: the instruction reads a word of the program's table of addresses. The linker keeps 0
-    // there if nothing defines the weak symbol.
-    unsafe {
-        core::arch::asm!(".weak heaptape_report", "mov {}, qword ptr [rip + heaptape_report@GOTPCREL]",
-            out(reg) address, options(pure, readonly, nostack, preserves_flags));
-    }
-    // SAFETY: the symbol is null or that function, whose one argument `heaptape.h` describes.
-    unsafe { core::mem::transmute(address) }
+macro_rules! address {
+    ($name:literal) => {{
+        let address: *mut c_void;
+        // SAFETY: the instruction reads a word of the program's table of addresses. The linker
+        // keeps 0 there if nothing defines the symbol.
+        unsafe {
+            core::arch::asm!(concat!(".weak ", $name), concat!("mov {}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+                out(reg) address, options(pure, readonly, nostack, preserves_flags));
+        }
+        address
+    }};
+}
+#[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+macro_rules! address {
+    ($name:literal) => {{
+        let address: *mut c_void;
+        // SAFETY: the instructions read a word of the program's table of addresses. The linker
+        // keeps 0 there if nothing defines the symbol.
+        unsafe {
+            core::arch::asm!(concat!(".weak ", $name), concat!("adrp {0}, :got:", $name),
+                concat!("ldr {0}, [{0}, :got_lo12:", $name, "]"),
+                out(reg) address, options(pure, readonly, nostack, preserves_flags));
+        }
+        address
+    }};
 }
 
-/// The same. Linkers for this processor bind a weak symbol of a program to null when they see no library
-/// with it, so the first call looks it up.
-#[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+/// The function of the recording library; `None` while the program is not recorded. Some linkers
+/// bind a weak symbol of a program to null when they see no library with it, so the first call looks
+/// it up.
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
 #[inline(always)]
 fn function() -> Option<unsafe extern "C" fn(*const Report)> {
     use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-    unsafe extern "C" {
-        fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
-    }
     /// The function; the address of this word if there is none.
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
     #[cold]
     fn find() -> *mut c_void {
-        // SAFETY: null stands for all libraries, and the name ends with a zero.
-        let found = unsafe { dlsym(null_mut(), c"heaptape_report".as_ptr()) };
+        let mut found = address!("heaptape_report");
+        let look_up = address!("dlsym");
+        if found.is_null() && !look_up.is_null() {
+            // SAFETY: the symbol is that function of the C library.
+            let look_up: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
+                unsafe { core::mem::transmute(look_up) };
+            // SAFETY: null stands for all libraries, and the name ends with a zero.
+            found = unsafe { look_up(null_mut(), c"heaptape_report".as_ptr()) };
+        }
         let found = if found.is_null() { FOUND.as_ptr().cast() } else { found };
         FOUND.store(found, Relaxed);
         found
