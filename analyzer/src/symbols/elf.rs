@@ -395,6 +395,11 @@ impl Elf {
     }
 
     fn read_imports(&self) -> Option<FxHashMap<u64, Rc<[u8]>>> {
+        let slot_kinds = if self.is_aarch64() {
+            [elf::R_AARCH64_JUMP_SLOT, elf::R_AARCH64_GLOB_DAT]
+        } else {
+            [elf::R_X86_64_JUMP_SLOT, elf::R_X86_64_GLOB_DAT]
+        };
         let (endian, sections) = self.sections()?;
         let (symbols, names) = self.symbols(endian, &sections, elf::SHT_DYNSYM)?;
         let mut slots = Vec::new();
@@ -403,7 +408,7 @@ impl Elf {
             let Ok(rows) = table.data_as_array::<Rela64<Endianness>, _>(endian, &self.cache) else { continue };
             for row in rows {
                 let (symbol, kind) = (row.r_sym(endian, false), row.r_type(endian, false));
-                if kind == elf::R_X86_64_JUMP_SLOT || kind == elf::R_X86_64_GLOB_DAT {
+                if slot_kinds.contains(&kind) {
                     let name = symbols.get(symbol as usize).map(|symbol| u64::from(symbol.st_name(endian)));
                     slots.extend(name.map(|name| (row.r_offset.get(endian), name)));
                 }

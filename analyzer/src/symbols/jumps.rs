@@ -2,10 +2,12 @@
 //! jumps by which functions leave to others. They are read from the file, or from what the
 //! recording keeps of it.
 
+mod aarch64;
+mod x86_64;
+
 use super::elf::{Elf, Functions};
 use super::exports::Exports;
 use crate::frame::Jump;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use rustc_hash::FxHashMap;
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -14,6 +16,17 @@ use std::rc::Rc;
 const MOST_CODE: u64 = 64 << 10;
 /// Maximum number of different jumps of a function that are followed.
 const MOST_JUMPS: usize = 32;
+
+/// Where a call or a jump goes, as the code says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goes {
+    /// To an address of the module.
+    To(u64),
+    /// To what the loader writes to a slot of the module.
+    By(u64),
+    /// Only the run decides.
+    Anywhere,
+}
 
 /// The jumps of the functions of one file.
 #[derive(Default)]
@@ -36,19 +49,22 @@ pub(super) struct Code<'a> {
 impl Code<'_> {
     /// Returns where the call before a return address goes, if the instruction says it.
     pub(super) fn called(self, return_address: u64) -> Option<Jump> {
-        /// Length of `call *SLOT(%rip)`, as `-fno-plt` compiles it. `call FUNCTION` is a byte
-        /// shorter.
-        const LENGTH: u64 = 6;
-        if self.elf.is_aarch64() {
-            return None;
-        }
-        let bytes = self.elf.bytes_at(return_address.checked_sub(LENGTH)?, LENGTH)?;
-        let [first, second, distance @ ..]: [u8; LENGTH as usize] = bytes.try_into().ok()?;
-        let place = return_address.wrapping_add_signed(i32::from_le_bytes(distance).into());
-        match (first, second) {
-            (_, 0xe8) => self.target(place),
-            (0xff, 0x15) => self.slots().get(&place).cloned().map(Jump::Import),
-            _ => None,
+        let is_aarch64 = self.elf.is_aarch64();
+        let longest = if is_aarch64 { 4 } else { 6 };
+        let bytes = self.elf.bytes_at(return_address.checked_sub(longest)?, longest)?;
+        let goes = if is_aarch64 {
+            aarch64::call_at_end(&bytes, return_address, || {
+                let function = self.functions.find(return_address - 1)?;
+                let length = function.end.checked_sub(function.start).filter(|length| *length <= MOST_CODE)?;
+                Some((self.elf.bytes_at(function.start, length)?, function.start))
+            })
+        } else {
+            x86_64::call_at_end(&bytes, return_address)
+        };
+        match goes? {
+            Goes::To(target) => self.target(target),
+            Goes::By(slot) => self.import(slot),
+            Goes::Anywhere => None,
         }
     }
 
@@ -72,27 +88,25 @@ impl Code<'_> {
         let inside = start..function.end;
         let length = function.end.checked_sub(start)?;
         let bytes = self.elf.bytes_at(start, length.min(MOST_CODE))?;
-        let mut decoder = Decoder::with_ip(64, &bytes, start, DecoderOptions::NONE);
-        let (mut jumps, mut instruction): (Vec<Jump>, _) = (Vec::new(), Instruction::default());
-        while decoder.can_decode() && jumps.len() < MOST_JUMPS {
-            decoder.decode_out(&mut instruction);
-            let jump = match instruction.flow_control() {
-                FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
-                    let target = instruction.near_branch_target();
-                    if inside.contains(&target) { None } else { self.target(target) }
-                }
-                FlowControl::IndirectBranch => {
-                    // A `switch` looks like a call by a table of functions.
-                    Some(self.import(&instruction).map_or(Jump::Anywhere, Jump::Import))
-                }
-                _ => None,
+        let mut jumps: Vec<Jump> = Vec::new();
+        let visit = |goes| {
+            let jump = match goes {
+                Goes::To(target) if inside.contains(&target) => None,
+                Goes::To(target) => self.target(target),
+                // A `switch` looks like a call by a table of functions.
+                Goes::By(slot) => Some(self.import(slot).unwrap_or(Jump::Anywhere)),
+                Goes::Anywhere => Some(Jump::Anywhere),
             };
-            if let Some(jump) = jump.filter(|jump| !jumps.contains(jump)) {
-                jumps.push(jump);
-            }
-        }
+            jumps.extend(jump.filter(|jump| !jumps.contains(jump)));
+            jumps.len() < MOST_JUMPS
+        };
+        let is_whole = if self.elf.is_aarch64() {
+            aarch64::jumps(&bytes, start, visit)
+        } else {
+            x86_64::jumps(&bytes, start, visit)
+        };
         // What was not read may lead anywhere.
-        if decoder.can_decode() || length > MOST_CODE {
+        if !is_whole || length > MOST_CODE {
             jumps.push(Jump::Anywhere);
         }
         Some(jumps)
@@ -100,24 +114,27 @@ impl Code<'_> {
 
     /// Returns where a direct call or jump goes: to a function, or through a stub of the linker.
     fn target(self, target: u64) -> Option<Jump> {
-        // mold names its stubs (`malloc$plt`).
-        if self.functions.find(target).is_some_and(|function| function.start == target && !is_stub(function.symbol)) {
-            return Some(Jump::To(target));
-        }
-        const STUB: u64 = 16;
-        let bytes = self.elf.bytes_at(target, STUB)?;
-        let mut decoder = Decoder::with_ip(64, &bytes, target, DecoderOptions::NONE);
-        let first = decoder.decode();
-        let jump = if first.mnemonic() == Mnemonic::Endbr64 { decoder.decode() } else { first };
-        self.import(&jump).map(Jump::Import)
+        self.function(target).or_else(|| {
+            const STUB: u64 = 24;
+            let bytes = self.elf.bytes_at(target, STUB)?;
+            let stub = if self.elf.is_aarch64() { aarch64::stub(&bytes, target) } else { x86_64::stub(&bytes, target) };
+            match stub? {
+                Goes::To(target) => self.function(target),
+                Goes::By(slot) => self.import(slot),
+                Goes::Anywhere => None,
+            }
+        })
     }
 
-    /// Returns the symbol of the slot through which an instruction jumps.
-    fn import(self, jump: &Instruction) -> Option<Rc<[u8]>> {
-        if jump.flow_control() != FlowControl::IndirectBranch || !jump.is_ip_rel_memory_operand() {
-            return None;
-        }
-        self.slots().get(&jump.ip_rel_memory_address()).cloned()
+    fn function(self, start: u64) -> Option<Jump> {
+        // mold names its stubs (`malloc$plt`).
+        let found = self.functions.find(start).filter(|found| found.start == start && !is_stub(found.symbol));
+        found.map(|_| Jump::To(start))
+    }
+
+    /// Returns the symbol that the loader finds for a slot.
+    fn import(self, slot: u64) -> Option<Jump> {
+        self.slots().get(&slot).cloned().map(Jump::Import)
     }
 
     fn slots(&self) -> &FxHashMap<u64, Rc<[u8]>> {
@@ -125,8 +142,9 @@ impl Code<'_> {
     }
 }
 
-/// Returns whether a linker made this to reach another module.
+/// Returns whether a linker made this to reach another module, or what is too far for a branch.
 pub(super) fn is_stub(symbol: &[u8]) -> bool {
     const ENDS: [&[u8]; 3] = [b"@plt", b"$plt", b"$pltgot"];
-    ENDS.iter().any(|end| symbol.ends_with(end))
+    let is_far = symbol.starts_with(b"__AArch64A") || symbol.starts_with(b"__") && symbol.ends_with(b"_veneer");
+    is_far || ENDS.iter().any(|end| symbol.ends_with(end))
 }
