@@ -19,8 +19,8 @@ use serde::Serialize;
 const ALLOWANCE: u64 = 4 << 20;
 /// Bytes of unexplained memory up to which nothing counts as missing.
 const UNSEEN_BYTES: u64 = 8 << 20;
-/// The same where another allocator than that of the C library is called: its tables are larger, most of
-/// all with pages of 64 KiB (jemalloc: 10 MiB for two threads).
+/// The same where another allocator than that of the C library is called, also one inside the program:
+/// its tables are larger, most of all with pages of 64 KiB (jemalloc: 10 MiB for two threads).
 const UNSEEN_BYTES_OF_OTHERS: u64 = 32 << 20;
 
 /// How much of the memory of a process of its own was ever a recorded block.
@@ -42,11 +42,9 @@ impl Coverage {
     pub fn unseen(&self, process: &Process) -> Option<Missing> {
         let library = process.about.malloc.rsplit('/').next().unwrap_or_default();
         let is_libc = ["libc.", "libc-", "ld-musl-"].iter().any(|start| library.starts_with(start));
-        let least = if library.is_empty() || is_libc || process.about.own_malloc {
-            UNSEEN_BYTES
-        } else {
-            UNSEEN_BYTES_OF_OTHERS
-        };
+        let is_other = !library.is_empty() && !is_libc && !process.about.own_malloc;
+        let is_inside = process.about.allocators.iter().any(|allocator| allocator.events > 0);
+        let least = if is_other || is_inside { UNSEEN_BYTES_OF_OTHERS } else { UNSEEN_BYTES };
         let own_bytes = self.own_bytes.saturating_sub(self.explained_bytes);
         let unseen_bytes = self.never_block_bytes.saturating_sub(self.explained_bytes);
         let is_most = unseen_bytes > own_bytes / 2 && unseen_bytes > least;
