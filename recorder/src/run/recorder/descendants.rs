@@ -8,6 +8,7 @@
 //! what its parent's children have used ([`super::children`]).
 
 use super::{Recorder, text};
+use crate::os::sys;
 use crate::target::proc;
 use crate::target::untraced;
 use formats::recording::NotTraced;
@@ -84,10 +85,11 @@ impl Recorder {
         };
         let pending: HashSet<u32> = self.admissions.offers().map(|offer| offer.client.pid).collect();
         let loaded: HashSet<u32> = self.loaded.iter().map(|loaded| loaded.pid).collect();
-        // A child is named by what it executes, which may take a while on a busy machine.
-        let is_undecided = |kin: &proc::Kin| {
+        // A child is named by what it executes, which may take a while on a busy machine. One that shares
+        // the memory of its parent is a part of it until then, as LeakSanitizer has one.
+        let is_undecided = |pid: u32, kin: &proc::Kin| {
             all.get(&kin.parent).is_some_and(|parent| parent.image == kin.image)
-                && proc::age_of(kin.start_ticks) < YOUTH
+                && (proc::age_of(kin.start_ticks) < YOUTH || sys::share_memory([pid, kin.parent]) == Some(true))
         };
         let is_new = |pid: u32| {
             let is_known = recorded.contains(&pid) || pending.contains(&pid) || loaded.contains(&pid);
@@ -95,7 +97,7 @@ impl Recorder {
         };
         let mut found: Vec<(u32, proc::Kin)> = all
             .iter()
-            .filter(|(pid, kin)| is_new(**pid) && !is_undecided(kin))
+            .filter(|(pid, kin)| is_new(**pid) && !is_undecided(**pid, kin))
             .map(|(pid, kin)| (*pid, *kin))
             .collect();
         // Parents first: what they start is named after them.

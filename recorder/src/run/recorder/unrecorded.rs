@@ -3,7 +3,7 @@
 use super::descendants::LIBRARY;
 use super::{Recorder, environment, text};
 use crate::inject::static_program::NOT_PERMITTED;
-use crate::os::crash;
+use crate::os::{crash, sys};
 use crate::target::proc::{self, Process};
 use crate::target::untraced;
 use crossbeam_channel::{Receiver, bounded};
@@ -95,7 +95,8 @@ impl Recorder {
         for pid in unattached.found.recv().unwrap_or_default() {
             let process = Process::read(pid);
             let has_ended = process.start_ticks == 0;
-            if !has_ended && !self.knows_untraced(pid) && self.is_selected(&process) {
+            let is_part = || proc::parent(pid).is_some_and(|parent| sys::share_memory([pid, parent]) == Some(true));
+            if !has_ended && !is_part() && !self.knows_untraced(pid) && self.is_selected(&process) {
                 let why = self.unrecorded_ancestor(pid).unwrap_or_else(|| why_unattached(pid));
                 self.not_traced(pid, text(&process.exe), why);
             }
