@@ -101,7 +101,11 @@ fn program_that_is_started_by_a_link_has_its_name() {
         assert!(why.success().text().starts_with("serves-all (pid "), "{name}");
     }
     let report = daemon.heaptape(&["report"], &by_link).success().text();
-    assert!(report.contains("serves-all") && !report.contains("checks-all"), "{report}");
+    // A slow machine has not searched the file by then, and says so.
+    let is_of_the_file = |line: &&str| line.starts_with("! checks-all: its allocators, ");
+    let others: Vec<&str> = report.lines().filter(|line| !is_of_the_file(line)).collect();
+    let says = |name: &str| others.iter().any(|line| line.contains(name));
+    assert!(says("serves-all") && !says("checks-all"), "{report}");
 }
 
 /// A trace that is being written is no truncated one.

@@ -25,11 +25,16 @@ fn stacks_of_one_function_are_one_entry_with_names_of_threads() {
     let target = Target::program("named_threads.c").flag("-O1").flag("-pthread");
     let recording = Program::new(target.build()).recorded().success().complete();
     let output = text(&recording, &["--all"]);
-    let total = "  one-time                  293 KiB in 2,000 blocks      keep named_threads.c:";
-    assert!(output.lines().nth(1).is_some_and(|line| line.starts_with(total)), "{output}");
     let found = entries(&output);
     assert_eq!(found.len(), 1, "{output}");
-    assert!(found[0].starts_with("1. one-time: 293 KiB in 2,000 blocks"), "{output}");
+    // On a slow machine they take long enough to be growing.
+    let verdicts = [("one-time          ", "one-time"), ("probably growing  ", "probably growing (the run was short)")];
+    let is_told = |(short, long)| {
+        let total = format!("  {short}        293 KiB in 2,000 blocks      keep named_threads.c:");
+        let is_total = output.lines().nth(1).is_some_and(|line| line.starts_with(&total));
+        is_total && found[0].starts_with(&format!("1. {long}: 293 KiB in 2,000 blocks"))
+    };
+    assert!(verdicts.into_iter().any(is_told), "{output}");
     assert!(found[0].ends_with(", from 2 stacks"), "{output}");
     assert!(output.contains(", by threads reader, writer\n"), "{output}");
     assert_eq!(entries(&text(&recording, &["--all", "--by", "stack"])).len(), 2);

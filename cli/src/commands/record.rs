@@ -298,7 +298,6 @@ fn launch(args: Args, live: Option<&Live>) -> anyhow::Result<Launch> {
             references: args.references || args.references_at.is_some(),
             references_at: args.references_at.map_or(0, |Size(bytes)| bytes),
             search_limit: search_limit()?,
-            preload: Some(library),
             standalone: library::STANDALONE,
             ..Options::default()
         },

@@ -156,11 +156,6 @@ impl Planner {
         self
     }
 
-    /// Hooks nothing in this file: it is the preload library. Its symbol table is large.
-    pub(crate) fn skip_library(&self, file: &File) {
-        self.search.skip_library(file);
-    }
-
     /// Returns the planner of a process that must not start threads: it searches nothing in the
     /// background.
     #[must_use]
@@ -206,7 +201,8 @@ impl Planner {
         let program = open_file(&process.join("exe"));
         let program_inode = program.as_ref().and_then(|file| fstat(file).ok()).map_or(0, |status| status.st_ino);
         let mut modules: Vec<Module> = Vec::new();
-        for mapping in &maps.code {
+        // Nothing is hooked in our library, whose symbol table is large.
+        for mapping in maps.code.iter().filter(|mapping| !maps::is_library(&mapping.path)) {
             if modules.iter().any(|module| module.mapping.inode == mapping.inode) {
                 continue;
             }

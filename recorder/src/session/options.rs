@@ -7,7 +7,6 @@ use crate::session::name_store::NameStore;
 use formats::pattern::Pattern;
 use formats::quantity::Time;
 use std::fmt;
-use std::fs::File;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -68,8 +67,6 @@ pub struct Options {
     /// How long the start of a program may wait for the search of its symbols, instead of the
     /// default.
     pub search_limit: Option<Duration>,
-    /// The file of the preload library, in which no allocators are searched.
-    pub preload: Option<PathBuf>,
     /// The file of the standalone library, for static programs. If it is empty, static programs are
     /// not recorded.
     pub standalone: &'static [u8],
@@ -215,7 +212,6 @@ impl Default for Options {
             references_at: 0,
             found_symbols: None,
             search_limit: None,
-            preload: None,
             standalone: &[],
             reader: None,
             quota: None,
@@ -254,11 +250,7 @@ impl Options {
 
     /// Returns a planner of the hooks of allocators inside programs.
     pub fn planner(&self) -> Planner {
-        let planner = Planner::new(&self.allocators);
-        if let Some(library) = self.preload.as_ref().and_then(|path| File::open(path).ok()) {
-            planner.skip_library(&library);
-        }
-        planner.stored_in(self.found_symbols.as_deref()).limited_to(self.search_limit)
+        Planner::new(&self.allocators).stored_in(self.found_symbols.as_deref()).limited_to(self.search_limit)
     }
 
     /// Returns the sizes of the area of a process, given its free address space, the memory limit

@@ -1,7 +1,7 @@
 //! Searches files for allocators' functions, and remembers what was found: in memory, and in a
 //! folder if there is one.
 
-use super::file::{self, FileFunctions, Reach, Role};
+use super::file::{self, FileFunctions, Role};
 use super::marks;
 use super::names::Names;
 use super::separate;
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum number of files whose functions are remembered in memory.
@@ -27,7 +27,7 @@ const NOBODY: u32 = u32::MAX;
 /// The time that a background search of one file may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a program holds the background search up.
-const MAX_HOLD: Duration = Duration::from_secs(1);
+pub(super) const MAX_HOLD: Duration = Duration::from_secs(1);
 /// Size of symbol tables in bytes from which on their symbols are stored: a search of some
 /// milliseconds.
 const STORED_BYTES: u64 = 1 << 20;
@@ -127,16 +127,6 @@ impl Search {
     /// Returns whether what takes long to find is stored.
     pub(crate) fn is_storing(&self) -> bool {
         self.stored.is_some()
-    }
-
-    /// Notes that a file is the preload library, in which nothing is hooked.
-    pub(crate) fn skip_library(&self, file: &File) {
-        let role = Role { is_program: false, reach: Reach::FromStart };
-        if let Ok(key) = key(file, role) {
-            let nameless = OnceLock::from(Vec::new());
-            let library = FileFunctions { exports_malloc: true, is_by_import: true, nameless, ..Default::default() };
-            self.remember(key, library);
-        }
     }
 
     /// Starts no threads from now on: nothing is searched in the background, and nothing stored.

@@ -279,19 +279,18 @@ fn opened(path: &Path) -> File {
     File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The preload library is not searched, and no background job starts while a program waits.
+/// No background job starts while a program waits.
 #[test]
-fn library_is_skipped_and_jobs_wait_for_the_plan() {
+fn jobs_wait_for_the_plan() {
     let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
     let path = library(folder.path(), CLONES, &["-Wl,--unresolved-symbols=ignore-all"]);
     let search = Search::new(Names::new(&[]));
-    search.skip_library(&opened(&path));
-    let library = search.functions(opened(&path), role(false), Instant::now());
-    let library = library.unwrap_or_else(|fault| panic!("{fault:?}"));
-    assert!(library.functions.is_empty() && !library.is_without_allocator());
     search.while_program_waits(|| {
+        let began = Instant::now();
         assert_eq!(search.functions(opened(&path), role(true), Instant::now()), Err(Fault::Late));
-        assert!(!search.is_working());
+        let is_working = search.is_working();
+        // A slow machine may take the whole time for which a program holds the jobs up.
+        assert!(!is_working || began.elapsed() >= search::MAX_HOLD);
     });
     search.finish(Duration::from_secs(60));
     assert!(search.functions(opened(&path), role(true), Instant::now()).is_ok_and(|found| !found.functions.is_empty()));
