@@ -13,8 +13,7 @@ fn program_with_its_own_malloc_is_recorded() {
 /// Its functions begin where branches may lead to, and sign their return addresses.
 #[test]
 fn program_with_protected_branches_is_recorded() {
-    let protection = if cfg!(target_arch = "x86_64") { "-fcf-protection" } else { "-mbranch-protection=standard" };
-    let own = Target::program("own_malloc.c").flag("-O0").flag(protection).named("own_malloc_protected");
+    let own = Target::program("own_malloc.c").flag("-O0").flag(target::PROTECTED).named("own_malloc_protected");
     is_recorded(&Program::new(own.build()));
 }
 

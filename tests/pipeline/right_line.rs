@@ -2,6 +2,7 @@
 //! a function that ended in a jump, all lines of a function. Programs are as bugs are, and run for
 //! about a second.
 
+use heaptape_tests::target::PROTECTED;
 use heaptape_tests::{Program, Recording, Target};
 use serde_json::Value;
 use std::fs;
@@ -118,7 +119,7 @@ fn allocation_functions_that_jump_into_their_pool_hide_it() {
         .flag("-foptimize-sibling-calls")
         .flag("-Wl,--unresolved-symbols=ignore-all")
         .build();
-    for flags in [&["-g"][..], &["-fno-plt"], &["-Wl,-z,now"], &["-fcf-protection=full", "-no-pie"]] {
+    for flags in [&["-g"][..], &["-fno-plt"], &["-Wl,-z,now"], &[PROTECTED, "-no-pie"]] {
         let target = flags.iter().fold(target(), |target, flag| target.flag(*flag));
         let recording = Program::new(target.with(&library).build()).recorded().success().complete();
         let sites = json(&recording, &["sites", "--by", "stack"]);
@@ -155,7 +156,7 @@ fn allocation_functions_that_jump_into_their_pool_hide_it() {
 /// The C library has other names for its functions than those by which they are called.
 #[test]
 fn functions_of_one_jump_to_the_c_library_are_in_stacks() {
-    for flags in [&["-g"][..], &["-fno-plt"], &["-fcf-protection=full", "-no-pie"], &["-fuse-ld=lld"], &["-static"]] {
+    for flags in [&["-g"][..], &["-fno-plt"], &[PROTECTED, "-no-pie"], &["-static"], &["-fuse-ld=lld"]] {
         let target = Target::program("one_jump.c").flag("-foptimize-sibling-calls");
         let program = flags.iter().fold(target, |target, flag| target.flag(*flag)).build();
         let recording = Program::new(program).recorded().success().complete();

@@ -30,9 +30,10 @@ static const unsigned char calls[] = { 0x55, 0x48, 0x89, 0xe5, 0x48, 0xb8, 0, 0,
 static const unsigned char hop_code[] = { 0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3 };
 #define INTERRUPTED(context) (context)->uc_mcontext.gregs[REG_RIP]
 #else
-/* stp x29, x30, [sp, #-16]!; mov x29, sp; ldr x1, take; blr x1; ldp x29, x30, [sp], #16; ret; take */
-static const unsigned calls[] = { 0xa9bf7bfd, 0x910003fd, 0x58000081, 0xd63f0020, 0xa8c17bfd, 0xd65f03c0, 0, 0 };
-#define TARGET 24
+/* sub sp, sp, #64; stp x29, x30, [sp, #-16]!; mov x29, sp; ldr x1, take; blr x1; ldp x29, x30, [sp], #16;
+ * add sp, sp, #64; ret; take. The entry of V8 has other registers above the two as well. */
+static const unsigned calls[] = { 0xd10103ff, 0xa9bf7bfd, 0x910003fd, 0x580000a1, 0xd63f0020, 0xa8c17bfd, 0x910103ff, 0xd65f03c0, 0, 0 };
+#define TARGET 32
 /* stp x29, x30, [sp, #-16]!; mov x29, sp; blr x3; ldp x29, x30, [sp], #16; ret: without and with bti c */
 static const unsigned hop_code[] = { 0xd503245f, 0xa9bf7bfd, 0x910003fd, 0xd63f0060, 0xa8c17bfd, 0xd65f03c0 };
 #define INTERRUPTED(context) (context)->uc_mcontext.pc

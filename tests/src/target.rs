@@ -154,6 +154,10 @@ impl Target {
     }
 }
 
+/// The flag of programs whose branches and returns the processor checks.
+pub const PROTECTED: &str =
+    if cfg!(target_arch = "x86_64") { "-fcf-protection=full" } else { "-mbranch-protection=standard" };
+
 /// Builds a C program without further flags.
 pub fn c(name: &str) -> PathBuf {
     Target::program(&format!("{name}.c")).build()

@@ -16,6 +16,9 @@ pub(crate) const SP: u8 = 31;
 pub(crate) const START_CFA: i32 = 0;
 /// The return address is in the link register there.
 pub(crate) const START_RA: Option<i32> = None;
+/// Whether functions that keep a frame pointer have it point to its saved value, below which there is
+/// nothing but their own frame: a frame record (AAPCS64, section 6.4.6).
+pub(crate) const HAS_RECORDS: bool = true;
 /// Number of bits of the addresses of a program. Larger ones must be asked for (`mmap` with a hint
 /// above 48 bits).
 pub(crate) const ADDRESS_BITS: u32 = 48;

@@ -12,6 +12,8 @@ pub(crate) const RA: u8 = 16;
 pub(crate) const START_CFA: i32 = 8;
 /// Where the return address is there, in bytes from the CFA.
 pub(crate) const START_RA: Option<i32> = Some(-8);
+/// Whether a caller's frame pointer tells its stack pointer. Here that is always above the return address.
+pub(crate) const HAS_RECORDS: bool = false;
 /// Number of bits of the addresses of a program.
 pub(crate) const ADDRESS_BITS: u32 = 47;
 /// Number of low bits that are 0 in each address of an instruction.

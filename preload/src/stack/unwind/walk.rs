@@ -7,7 +7,7 @@ use super::memory::Memory;
 use super::rule::{Kind, Rule};
 use super::rules::{self, Found};
 use super::{DETACHED, Frame, SPECIAL};
-use crate::arch::registers::{ADDRESS_BITS, RETURN_ADDRESS, Registers, packed, signal_frame};
+use crate::arch::registers::{ADDRESS_BITS, HAS_RECORDS, RETURN_ADDRESS, Registers, packed, signal_frame};
 use crate::caller::Caller;
 use heaptape_wire::nodes::{GUESSED, LOST, SIGNAL, TRUNCATED};
 
@@ -169,9 +169,27 @@ fn guess(registers: Registers, is_near_end: bool, word: &mut dyn FnMut(u64) -> O
     if !is_found {
         return Next::Unreachable;
     }
-    let frame =
-        Frame { slot, address, bp: if bp == 0 { OUTERMOST } else { bp }, step_info: 1 | u64::from(SPECIAL) << 32 };
+    let gap = if HAS_RECORDS { gap_of_record(slot, address, bp, FARTHEST, word) } else { 0 };
+    let bp = if bp == 0 { OUTERMOST } else { bp };
+    let frame = Frame { slot, address, bp, step_info: packed::step(1, gap) | u64::from(SPECIAL) << 32 };
     Next::Guessed(frame, registers_of(&frame))
+}
+
+/// Returns the number of words between a guessed return address and its caller's stack pointer: the
+/// entry of V8 stores all other registers there. If the caller keeps a frame record, that tells it: `bp`
+/// points to it, and the caller's rule says how far it is from the stack pointer.
+fn gap_of_record(slot: u64, address: u64, bp: u64, farthest: u64, word: &mut dyn FnMut(u64) -> Option<u64>) -> u64 {
+    let rule = rules::of(address);
+    if !rule.is_from_sp() || rule.bp_distance() != 1 {
+        return 0;
+    }
+    let sp = bp.wrapping_add(16 + 8 * rule.gap()).wrapping_sub(rule.offset() as u64);
+    let above = sp.wrapping_sub(slot.wrapping_add(8));
+    if above == 0 || above >= farthest || above & 7 != 0 {
+        return 0;
+    }
+    let returns = word(bp.wrapping_add(8)).map(|address| rules::look(address & RETURN_ADDRESS));
+    if returns == Some(Found::ReturnAddress) { above / 8 } else { 0 }
 }
 
 /// Returns whether a word of the stack is no address of the program, so that no call returns there.
