@@ -67,6 +67,16 @@ fn stacks_continue_through_trampolines_of_cpython() {
     assert_eq!(leak.stack[2].file.as_deref(), Some("/srv/shop.py"), "{leak:#?}");
 }
 
+/// Where the stack pointer was before generated code is told by the caller's frame record.
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn stacks_continue_through_code_that_stores_more_than_its_frame_record() {
+    let recording = Program::new(target::c("makes_code")).arg("enters").recorded().success().complete();
+    let leaks = recording.leaks();
+    let functions = of_size(&leaks, 631).functions();
+    assert_eq!((functions[0], &functions[2..4]), ("take", &["through_entry", "main"][..]), "{functions:?}");
+}
+
 /// The same in each CPython of this machine that has them: the whole Python stack.
 #[test]
 fn python_functions_have_names() {

@@ -190,7 +190,9 @@ fn a_leak_through_a_library_is_one_entry_with_the_call_in_the_program() {
     assert_eq!(entries.len(), 1, "{text}");
     assert!(entries[0][0].contains("growing: ") && entries[0][0].ends_with(", from 5 stacks"), "{text}");
     assert!(entries[0][1].starts_with("    compress_orders wrong_lines.cpp:"), "{text}");
-    assert!(entries[0].contains(&"        by deflateInit_ (libz.so.1)"), "{text}");
+    // Debian's zlib for aarch64 jumps from one to the other.
+    let of_library = if cfg!(target_arch = "aarch64") { "deflateInit2_" } else { "deflateInit_" };
+    assert!(entries[0].contains(&format!("        by {of_library} (libz.so.1)").as_str()), "{text}");
     assert!(
         text.lines().next().is_some_and(|line| line.contains("growing: compress_orders wrong_lines.cpp:")),
         "{text}"
@@ -198,7 +200,7 @@ fn a_leak_through_a_library_is_one_entry_with_the_call_in_the_program() {
     let leaks = json(&recording, &["leaks"]);
     for leak in leaks["leaks"].as_array().expect("a list").iter().filter(|leak| leak["blocks"].as_u64() > Some(8)) {
         assert_eq!(leak["verdict"], "growing", "{leak:#}");
-        assert_eq!(leak["library"]["function"], "deflateInit_", "{leak:#}");
+        assert_eq!(leak["library"]["function"], of_library, "{leak:#}");
         assert!(leak["library"]["module"].as_str().is_some_and(|path| path.ends_with("/libz.so.1")), "{leak:#}");
     }
     let sites = json(&recording, &["sites"]);

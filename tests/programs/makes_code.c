@@ -6,6 +6,8 @@
  * waits     calls it, then continues until standard input ends
  * hops      calls a function through code that keeps no frame pointer, as CPython's -X perf has for
  *           each Python function; blocks of 613 bytes
+ * enters    calls a function through code that keeps other registers between its frame pointer and
+ *           its caller's frame, as the entry of V8 does on aarch64; blocks of 631 bytes
  * kernel    a signal handler allocates 619 bytes when it has interrupted the vDSO */
 #include "own.h"
 #include <signal.h>
@@ -30,10 +32,11 @@ static const unsigned char calls[] = { 0x55, 0x48, 0x89, 0xe5, 0x48, 0xb8, 0, 0,
 static const unsigned char hop_code[] = { 0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3 };
 #define INTERRUPTED(context) (context)->uc_mcontext.gregs[REG_RIP]
 #else
-/* sub sp, sp, #64; stp x29, x30, [sp, #-16]!; mov x29, sp; ldr x1, take; blr x1; ldp x29, x30, [sp], #16;
- * add sp, sp, #64; ret; take. The entry of V8 has other registers above the two as well. */
-static const unsigned calls[] = { 0xd10103ff, 0xa9bf7bfd, 0x910003fd, 0x580000a1, 0xd63f0020, 0xa8c17bfd, 0x910103ff, 0xd65f03c0, 0, 0 };
-#define TARGET 32
+/* stp x29, x30, [sp, #-16]!; mov x29, sp; ldr x1, take; blr x1; ldp x29, x30, [sp], #16; ret; take */
+static const unsigned calls[] = { 0xa9bf7bfd, 0x910003fd, 0x58000081, 0xd63f0020, 0xa8c17bfd, 0xd65f03c0, 0, 0 };
+#define TARGET 24
+/* sub sp, sp, #64; stp x29, x30, [sp, #-16]!; mov x29, sp; blr x1; ldp x29, x30, [sp], #16; add sp, sp, #64; ret */
+static const unsigned entry_code[] = { 0xd10103ff, 0xa9bf7bfd, 0x910003fd, 0xd63f0020, 0xa8c17bfd, 0x910103ff, 0xd65f03c0 };
 /* stp x29, x30, [sp, #-16]!; mov x29, sp; blr x3; ldp x29, x30, [sp], #16; ret: without and with bti c */
 static const unsigned hop_code[] = { 0xd503245f, 0xa9bf7bfd, 0x910003fd, 0xd63f0060, 0xa8c17bfd, 0xd65f03c0 };
 #define INTERRUPTED(context) (context)->uc_mcontext.pc
@@ -74,6 +77,18 @@ static void make_hops(void) {
     }
 }
 
+#ifdef __aarch64__
+/* V8 is built with frame pointers. */
+NOINLINE __attribute__((optimize("no-omit-frame-pointer"))) static void *through_entry(size_t size) {
+    char *p = page_for_code();
+    memcpy(p, entry_code, sizeof entry_code);
+    make_executable(p);
+    void *block = ((void *(*)(size_t, made))p)(size, take);
+    KEEP_FRAME();
+    return block;
+}
+#endif
+
 static volatile uintptr_t kernel_start, kernel_end;
 static volatile int seen;
 static void *volatile kept;
@@ -113,6 +128,10 @@ int main(int argc, char **argv) {
     if (!strcmp(how, "hops")) {
         make_hops();
         through_third(0, 613);
+#ifdef __aarch64__
+    } else if (!strcmp(how, "enters")) {
+        through_entry(631);
+#endif
     } else if (!strcmp(how, "forks")) {
         pid_t pid = fork();
         if (!pid) _exit(function(607) ? 0 : 1);

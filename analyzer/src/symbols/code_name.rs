@@ -9,18 +9,24 @@ pub fn code_name(name: &[u8]) -> Named {
     v8(name).or_else(|| python(name)).unwrap_or_else(|| Named { function: name.to_vec(), ..Named::default() })
 }
 
-/// Splits `JS:*function file:line:column`. The function may have no name, and there are other kinds
-/// than `JS`.
+/// Splits `JS:*function file:line:column`. The function may have no name, there are other kinds than
+/// `JS`, and Node.js 18 leaves out the column.
 fn v8(name: &[u8]) -> Option<Named> {
     const KINDS: [&[u8]; 6] = [b"JS:", b"LazyCompile:", b"Function:", b"Script:", b"Eval:", b"Module:"];
     let rest = KINDS.iter().find_map(|kind| name.strip_prefix(*kind))?;
     let rest = rest.strip_prefix(b"*").or(rest.strip_prefix(b"~")).or(rest.strip_prefix(b"^")).unwrap_or(rest);
     let rest = rest.strip_prefix(b"'").unwrap_or(rest);
     let (function, location) = rest.split_at(rest.iter().position(|byte| *byte == b' ')?);
-    let mut parts = location.trim_ascii().rsplitn(3, |byte| *byte == b':');
-    let (column, line, file) = (number(parts.next()?)?, number(parts.next()?)?, parts.next()?);
+    let (file, last) = numbered(location.trim_ascii())?;
+    let (file, line) = numbered(file).unwrap_or((file, last));
     let function = if function.is_empty() { b"(anonymous)" } else { function };
-    (column > 0).then(|| Named { function: function.to_vec(), file: file.to_vec(), line })
+    Some(Named { function: function.to_vec(), file: file.to_vec(), line })
+}
+
+/// Splits `text:number`.
+fn numbered(text: &[u8]) -> Option<(&[u8], u64)> {
+    let (text, digits) = text.split_at(text.iter().rposition(|byte| *byte == b':')?);
+    number(&digits[1..]).filter(|number| *number > 0).map(|number| (text, number))
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
@@ -51,7 +57,10 @@ mod tests {
             ("LazyCompile:~Module._load node:internal/modules:801:24", "Module._load node:internal/modules 801"),
             ("Eval:~ /srv/t.js:1:1", "(anonymous) /srv/t.js 1"),
             ("JS:*f", "JS:*f  0"),
-            ("JS:*f file:x:1", "JS:*f file:x:1  0"),
+            ("JS:*f file:x:1", "f file:x 1"),
+            ("Function:^load /srv/shop.js:2", "load /srv/shop.js 2"),
+            ("JS:*f file:x", "JS:*f file:x  0"),
+            ("JS:*f file:1:0", "JS:*f file:1:0  0"),
             ("Builtin:HandleApiCall", "Builtin:HandleApiCall  0"),
             ("py::Shop.load:/srv/shop.py", "Shop.load /srv/shop.py 0"),
             ("py::f", "py::f  0"),
