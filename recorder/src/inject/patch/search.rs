@@ -27,7 +27,7 @@ const NOBODY: u32 = u32::MAX;
 /// The time that a background search of one file may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a program holds the background search up.
-pub(super) const MAX_HOLD: Duration = Duration::from_secs(1);
+const MAX_HOLD: Duration = Duration::from_secs(1);
 /// Size of symbol tables in bytes from which on their symbols are stored: a search of some
 /// milliseconds.
 const STORED_BYTES: u64 = 1 << 20;

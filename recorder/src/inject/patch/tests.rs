@@ -1,6 +1,7 @@
 use super::*;
 #[cfg(target_arch = "x86_64")]
 use crate::os::processor::moved;
+use crate::target::kept_file;
 #[cfg(target_arch = "x86_64")]
 use families::Shape;
 use std::io::Write;
@@ -286,11 +287,10 @@ fn jobs_wait_for_the_plan() {
     let path = library(folder.path(), CLONES, &["-Wl,--unresolved-symbols=ignore-all"]);
     let search = Search::new(Names::new(&[]));
     search.while_program_waits(|| {
-        let began = Instant::now();
         assert_eq!(search.functions(opened(&path), role(true), Instant::now()), Err(Fault::Late));
-        let is_working = search.is_working();
-        // A slow machine may take the whole time for which a program holds the jobs up.
-        assert!(!is_working || began.elapsed() >= search::MAX_HOLD);
+        // A file on a mount that may not answer, as one in memory, is searched beside.
+        let is_lent = kept_file::is_lent(&OwnedFd::from(opened(&path)));
+        assert!(is_lent || !search.is_working());
     });
     search.finish(Duration::from_secs(60));
     assert!(search.functions(opened(&path), role(true), Instant::now()).is_ok_and(|found| !found.functions.is_empty()));

@@ -1,6 +1,6 @@
 //! The mappings of a process, from `/proc/PID/maps`, as a snapshot of its pages stores them.
 
-use crate::os::processor::ADDRESS_BITS;
+use crate::os::processor::{ADDRESS_BITS, page_bytes};
 use crate::target::maps::{Line, parse};
 use formats::tape::field::Text;
 use formats::tape::{
@@ -66,7 +66,7 @@ impl Mappings {
     pub(super) fn parse(text: &str, own: &[(u64, u64)]) -> Mappings {
         let mut found = Mappings::default();
         let mut numbers: HashMap<&str, u32> = HashMap::new();
-        let (mut end, mut guard) = (0, 0);
+        let (mut end, mut guard, mut is_after_own) = (0, 0, false);
         for line in text.lines().filter_map(parse).filter(|line| line.start >> ADDRESS_BITS == 0) {
             if line.is_code() && line.inode != 0 && is_libc(line.path()) {
                 found.note_libc(&line);
@@ -75,8 +75,13 @@ impl Mappings {
             if line.name.starts_with(AREA) && found.areas.last() != Some(&line.inode) {
                 found.areas.push(line.inode);
             }
-            let is_guard = line.name.is_empty() && !line.has_access() && line.end - line.start <= MAX_GUARD;
+            // A page behind the library's memory is its own. With the guard of a stack it is one mapping.
+            let least = if is_after_own && line.start == end { page_bytes() + 1 } else { 1 };
+            let is_guard = line.name.is_empty()
+                && !line.has_access()
+                && (least..=MAX_GUARD + page_bytes()).contains(&(line.end - line.start));
             guard = if is_guard { line.end } else { 0 };
+            is_after_own = kind == MAPPING_HEAPTAPE;
             let name = match line.name {
                 "" => 0,
                 name => numbers.get(name).copied().unwrap_or_else(|| {
@@ -178,6 +183,22 @@ mod tests {
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
 not a mapping
 ";
+
+    /// The library's rings end with a page without access, and what the program maps behind it is no
+    /// stack.
+    #[test]
+    fn pages_behind_the_library_are_no_guards() {
+        let kind = |pages: u64| {
+            let guard = 0x10_0000 + pages * page_bytes();
+            let text = format!(
+                "f0000-100000 rw-s 00000000 00:01 2 /memfd:heaptape (deleted)\n100000-{guard:x} ---p 00000000 00:00 0 \n\
+                 {guard:x}-{:x} rw-p 00000000 00:00 0 \n",
+                guard + page_bytes()
+            );
+            Mappings::parse(&text, &[]).mappings.last().map(|mapping| mapping.kind)
+        };
+        assert_eq!((kind(1), kind(2)), (Some(MAPPING_ANONYMOUS), Some(MAPPING_STACK)));
+    }
 
     #[test]
     fn mappings_have_kinds_and_names() {
