@@ -30,26 +30,50 @@ struct heaptape_event {
     const volatile void *old;
 };
 
-/* In the recording library; null while the program is not recorded. Some linkers bind such a symbol
- * of a program to null when they see no library with it, so the first call in each source file looks
- * it up. Before glibc 2.34 that needs -ldl. */
+/* The function of the recording library. Linkers bind the name of one that they do not see to null, and
+ * `dlsym` allocates, so the first call in each source file looks for the library's note, which says
+ * where its address is. The structures are the loader's (dl_iterate_phdr(3)). */
 #if defined(__linux__) && defined(__LP64__) && defined(__GNUC__)                                      \
     && (defined(__x86_64__) || defined(__aarch64__))
 typedef void heaptape_function_(const struct heaptape_event *);
-__attribute__((weak)) void *heaptape_look_up_(void *, const char *) __asm__("dlsym");
+struct heaptape_segment_ {
+    unsigned type, flags;
+    size_t offset, start, physical, file_size, size, alignment;
+};
+struct heaptape_object_ {
+    size_t base;
+    const char *name;
+    const struct heaptape_segment_ *segments;
+    unsigned short count;
+};
+__attribute__((weak)) int heaptape_objects_(int (*)(void *, size_t, void *), void *) __asm__("dl_iterate_phdr");
+static __inline__ int heaptape_look_(void *of, size_t of_size, void *found) {
+    const struct heaptape_object_ *object = (const struct heaptape_object_ *)of;
+    unsigned i;
+    (void)of_size;
+    for (i = 0; i < object->count; i++) {
+        const struct heaptape_segment_ *segment = &object->segments[i];
+        const unsigned *note = (const unsigned *)(object->base + segment->start);
+        size_t left = segment->type == 4 && segment->alignment == 4 ? segment->size / 4 : 0, size;
+        /* The sizes of the name and of the text, a type, the name, the text. */
+        for (; left >= 7; note += size, left -= size) {
+            if (note[0] == 9 && note[3] == 0x70616568 && note[4] == 0x65706174 && note[5] == 0) {
+                *(void **)found = *(void *const *)((size_t)&note[6] + (size_t)(long)(int)note[6]);
+                return 1;
+            }
+            size = 3 + ((size_t)note[0] + 3) / 4 + ((size_t)note[1] + 3) / 4;
+            if (size > left)
+                break;
+        }
+    }
+    return 0;
+}
 static __inline__ heaptape_function_ *heaptape_found_(void) {
     static void *found; /* its own address, if there is none */
     void *function = __atomic_load_n(&found, __ATOMIC_RELAXED);
     if (!function) {
-#ifdef __x86_64__
-        /* Other linkers for this processor let the loader write a word of the program's table of
-         * addresses, without dlsym. In C it would be a constant in a program at a fixed address. */
-        __asm__(".weak heaptape_report\n\t"
-                "{movq heaptape_report@GOTPCREL(%%rip), %0|mov %0, qword ptr heaptape_report@GOTPCREL[rip]}"
-                : "=r"(function));
-#endif
-        if (!function && heaptape_look_up_)
-            function = heaptape_look_up_((void *)0, "heaptape_report");
+        if (heaptape_objects_)
+            heaptape_objects_(heaptape_look_, &function);
         if (!function)
             function = &found;
         __atomic_store_n(&found, function, __ATOMIC_RELAXED);

@@ -113,16 +113,30 @@ fn reports_to_heaptrack_are_recorded() {
     assert!(leaks.iter().all(|leak| leak.functions()[0] == "reports"), "{leaks:#?}");
 }
 
+/// A `malloc` may report: to look for the library takes no memory, and no lock of another allocation.
+#[test]
+fn own_malloc_may_report() {
+    for compiler in ["cc", "clang"] {
+        let program = Program::new(Target::program("annotated_malloc.c").by(compiler).flag("-fno-builtin").build());
+        let plain = program.plain().success();
+        let recording = program.recorded();
+        same(&plain, &recording.outcome);
+        let sizes = sizes(&recording.complete(), &[]);
+        let blocks = [1234, 3210].map(|size| sizes.iter().find(|(of, _)| *of == size).map(|(_, blocks)| *blocks));
+        assert_eq!(blocks, [Some(30), Some(2)], "{compiler}: {sizes:?}");
+    }
+}
+
 /// The crate for Rust has the same functions, and does nothing in a program that is not recorded.
 #[test]
 fn crate_reports_as_the_header_does() {
     let folder = test_env::folder();
     let api = test_env::programs().join("../../preload/api");
     for linker in ["bfd", "mold"] {
-        let program = folder.path().join(linker);
+        let (program, allocator) = (folder.path().join(linker), folder.path().join(format!("{linker}-allocator")));
         let target = test_env::kept().join(format!("api-{linker}"));
         let built = std::process::Command::new("cargo")
-            .args(["build", "--quiet", "--example", "arena", "--manifest-path"])
+            .args(["build", "--quiet", "--examples", "--manifest-path"])
             .arg(api.join("Cargo.toml"))
             .arg("--target-dir")
             .arg(&target)
@@ -131,6 +145,12 @@ fn crate_reports_as_the_header_does() {
             .expect("cargo");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         test_env::copy(target.join("debug/examples/arena"), &program);
+        test_env::copy(target.join("debug/examples/allocator"), &allocator);
+        let plain = Program::new(&allocator).plain().success();
+        let recording = Program::new(&allocator).recorded();
+        same(&plain, &recording.outcome);
+        let blocks = sizes(&recording.complete(), &["--allocator", "global"]);
+        assert!(blocks.contains(&(1234, 100)) && blocks.contains(&(3210, 2)), "{linker}: {blocks:?}");
         Program::new(&program).plain().success();
         let recording = Program::new(&program).recorded().complete();
         assert_eq!(sizes(&recording, &["--allocator", "rows"]), [(40, 1000)], "{linker}");

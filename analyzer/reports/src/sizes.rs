@@ -62,7 +62,7 @@ impl Report for SizesReport {
     fn print(&self, screen: &mut Screen) -> io::Result<()> {
         let waste = bytes(self.rounding_bytes);
         screen.line(&format!(
-            "{} of {}; glibc's rounding adds {waste} ({})",
+            "{} of {}; rounding as glibc does adds {waste} ({})",
             counted(self.allocs, "allocation"),
             bytes(self.bytes),
             percent(self.rounding_bytes, self.bytes),

@@ -69,6 +69,20 @@ pub(crate) unsafe extern "C" fn report_free(block: *mut u8, caller: Caller) {
 
 #[cfg(not(any(test, feature = "standalone")))]
 pub(crate) mod exported_reports {
+    /// What `heaptape.h` looks for.
+    static REPORT: unsafe extern "C" fn() = heaptape_report;
+    // A note of the ELF file: the sizes of its name and of its text, a type, the name, and how far behind
+    // this word the address of the function is.
+    core::arch::global_asm!(
+        ".pushsection .note.heaptape, \"a\", @note",
+        ".balign 4",
+        ".long 9, 4, 1",
+        ".asciz \"heaptape\"",
+        ".balign 4",
+        ".long {report} - .",
+        ".popsection",
+        report = sym REPORT,
+    );
     #[unsafe(no_mangle)]
     #[unsafe(link_section = "heaptape_stubs")]
     #[unsafe(naked)]

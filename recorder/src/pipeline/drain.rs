@@ -67,6 +67,8 @@ pub enum Command {
     Process(SessionId, ProcessCommand),
     /// The same, once the records that its threads have published by now are drained.
     ProcessSettled(SessionId, ProcessCommand),
+    /// The same while its threads stand still: what they have announced does not come.
+    ProcessStill(SessionId, ProcessCommand),
     /// Pages of a process are to be read. The thread that does it knows the session by then.
     ReadPages(Request),
 }
@@ -153,6 +155,7 @@ pub(crate) fn run(
             Err(RecvTimeoutError::Disconnected) => break,
         };
         while let Some(next) = command.take() {
+            let stands_still = matches!(next, Command::ProcessStill(..));
             match next {
                 Command::Start(session, worker) => {
                     drain.start(session, worker);
@@ -166,10 +169,13 @@ pub(crate) fn run(
                 }
                 Command::Leave(id) => drain.end(id, SeenEnd::now(End::RUNNING, &clock), false),
                 Command::Process(id, process_command) => drain.forward_command(id, process_command),
-                Command::ProcessSettled(id, process_command) => {
+                Command::ProcessSettled(id, process_command) | Command::ProcessStill(id, process_command) => {
                     if settled == 0 {
                         settled = commands.len() + 1;
                         drain.settle();
+                    }
+                    if stands_still {
+                        drain.read_still(id);
                     }
                     drain.forward_command(id, process_command);
                 }
@@ -315,10 +321,23 @@ impl Drain {
                 break;
             }
         }
+        self.pass_twice();
+    }
+
+    fn pass_twice(&mut self) {
         for _ in 0..2 {
             std::thread::sleep(BUSY_INTERVAL);
             self.pass(BUSY_INTERVAL);
         }
+    }
+
+    /// Reads what the threads of a process have published that stand still, also after what one of
+    /// them has announced.
+    fn read_still(&mut self, id: SessionId) {
+        let Some(index) = self.sources.iter().position(|source| source.session.id == id) else { return };
+        self.sources[index].slots.set_still(true);
+        self.pass_twice();
+        self.sources[index].slots.set_still(false);
     }
 
     fn prepare_fork(&mut self, parent: SessionId, tick: u64) {

@@ -96,6 +96,8 @@ pub(crate) struct Slots {
     /// Maximum number of records that are read from a ring in this pass.
     max_records: u64,
     events: Vec<ThreadEvent>,
+    /// Whether the threads stand still: none publishes what it has announced.
+    is_still: bool,
     /// Whether another recorder used the area before.
     resumed: bool,
     /// Number of events without a slot that the previous recorder counted.
@@ -129,10 +131,18 @@ impl Slots {
             backlog: 0,
             max_records: MAX_RECORDS,
             events: Vec::new(),
+            is_still: false,
             resumed,
             unassigned,
             batches: 0,
         }
+    }
+
+    /// Sets whether the threads stand still. What one of them has announced then delays no other: it
+    /// publishes an event before another thread can see what the event does, so nothing that depends
+    /// on it is published yet.
+    pub(crate) fn set_still(&mut self, is_still: bool) {
+        self.is_still = is_still;
     }
 
     /// Returns the time up to which all events were sent.
@@ -291,6 +301,9 @@ impl Slots {
             return u64::MAX;
         }
         slot.is_active = true;
+        if self.is_still {
+            return u64::MAX;
+        }
         let tail = slot.reader.tail();
         let (since, _) = *slot.pending.get_or_insert_with(|| (Instant::now(), tail));
         if slot.pending.is_some_and(|(_, stood)| stood != tail) {
@@ -545,5 +558,33 @@ mod tests {
         let counts = slots.all_counts(&Heart::new(Clock::choose(), InFlight::new(None)));
         let (_, of_thread) = counts.iter().find(|(thread, _)| thread.is_some()).expect("a thread");
         assert_eq!((of_thread.emitted, of_thread.sampled_out, of_thread.lost), (42, 40, 0));
+    }
+
+    /// A thread that stands still between the announcement of a record and the record delays the others,
+    /// who may run on, until a timeout; but not once they stand still, too.
+    #[test]
+    fn stopped_writer_delays_nobody_who_stands_still() {
+        let clock = Clock::choose();
+        let (mapping, _file) = Mapping::create(wire::Params::default()).expect("an area");
+        let start = clock.now();
+        let event = |address| wire::Event { op: wire::Op::MALLOC, stack: 0, address, size: 1 }.compact(0);
+        for (index, time) in [(0, 1), (1, 2)] {
+            let (slot, ring) = (mapping.slot(index).expect("a slot"), mapping.ring(index).expect("a ring"));
+            slot.owner.0.tid.store(7 + index, Release);
+            ring.put(0, wire::Record::timestamp(start + time));
+            ring.put(1, event(16 + 16 * u64::from(index)));
+            slot.producer.0.reservation.store(if index == 0 { 3 } else { 2 }, Release);
+            slot.producer.0.head.store(2, Release);
+        }
+        mapping.header().slots_used.0.store(2, Release);
+        let mut slots = Slots::new(Arc::new(mapping), start, false);
+        let heart = Heart::new(clock, InFlight::new(None));
+        let mut events = |is_still| {
+            slots.set_still(is_still);
+            let mut batch = Batch::default();
+            slots.pass(clock.now(), clock.now(), &mut batch, &heart);
+            batch.records.iter().filter(|record| record.op() == wire::Op::MALLOC).count()
+        };
+        assert_eq!([false, true, false].map(&mut events), [1, 1, 0]);
     }
 }

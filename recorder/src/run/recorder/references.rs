@@ -161,7 +161,7 @@ fn read_beside(session: &Arc<Session>, commands: &Sender<Command>, since: Instan
 
 /// Reads the references of a process whose threads stand still.
 fn read(session: &Session, commands: &Sender<Command>, still: &Still, since: Instant) -> Result<(), String> {
-    let live = live_blocks(commands, session.id, DIGEST_LIMIT).ok_or("the live blocks are not known")?;
+    let live = live_blocks(commands, session.id, Command::ProcessStill, DIGEST_LIMIT).ok_or("the live blocks are not known")?;
     let tick = session.clock.now();
     let Still { reader_tid, ref threads, count: thread_count, .. } = *still;
     let cause = RESIDENCY_EXIT;
@@ -169,9 +169,14 @@ fn read(session: &Session, commands: &Sender<Command>, still: &Still, since: Ins
     take(snapshot).map_err(|error| error.to_string())
 }
 
-/// Returns the live blocks once all events so far are known.
-fn live_blocks(commands: &Sender<Command>, id: SessionId, limit: Duration) -> Option<LiveMemory> {
+/// Returns the live blocks once all events so far are known: `once` says when that is.
+fn live_blocks(
+    commands: &Sender<Command>,
+    id: SessionId,
+    once: fn(SessionId, ProcessCommand) -> Command,
+    limit: Duration,
+) -> Option<LiveMemory> {
     let (reply, answer) = bounded(1);
-    commands.send(Command::ProcessSettled(id, ProcessCommand::LiveBlocks(reply))).ok()?;
+    commands.send(once(id, ProcessCommand::LiveBlocks(reply))).ok()?;
     answer.recv_timeout(limit).ok().flatten()
 }

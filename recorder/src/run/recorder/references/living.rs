@@ -20,10 +20,11 @@ const DIGEST_LIMIT: Duration = Duration::from_secs(1);
 pub fn take_references(session: &Session, commands: &Sender<Command>) -> Result<Duration, String> {
     let pid = session.process.pid;
     // What takes a while is done before the process stands still.
-    live_blocks(commands, session.id, DIGEST_LIMIT)
+    live_blocks(commands, session.id, Command::ProcessSettled, DIGEST_LIMIT)
         .ok_or("its allocations are sampled: not all live blocks are known")?;
     let while_still = || {
-        let live = live_blocks(commands, session.id, DIGEST_LIMIT).ok_or("its events so far were not known in time")?;
+        let live = live_blocks(commands, session.id, Command::ProcessStill, DIGEST_LIMIT)
+            .ok_or("its events so far were not known in time")?;
         Ok((live, session.clock.now()))
     };
     let read = |copy: &Copy, (live, tick)| {
