@@ -161,7 +161,8 @@ fn read_beside(session: &Arc<Session>, commands: &Sender<Command>, since: Instan
 
 /// Reads the references of a process whose threads stand still.
 fn read(session: &Session, commands: &Sender<Command>, still: &Still, since: Instant) -> Result<(), String> {
-    let live = live_blocks(commands, session.id, Command::ProcessStill, DIGEST_LIMIT).ok_or("the live blocks are not known")?;
+    let live = live_blocks(commands, session.id, Command::ProcessStill, DIGEST_LIMIT)
+        .ok_or("the live blocks are not known")?;
     let tick = session.clock.now();
     let Still { reader_tid, ref threads, count: thread_count, .. } = *still;
     let cause = RESIDENCY_EXIT;
