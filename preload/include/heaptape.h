@@ -31,8 +31,8 @@ struct heaptape_event {
 };
 
 /* The function of the recording library. Linkers bind the name of one that they do not see to null, and
- * `dlsym` allocates, so the first call in each source file looks for the library's note, which says
- * where its address is. The structures are the loader's (dl_iterate_phdr(3)). */
+ * `dlsym` allocates, so the first call in each source file looks for the library by its name. A note in
+ * it says where the address is. The structures are the loader's (dl_iterate_phdr(3)). */
 #if defined(__linux__) && defined(__LP64__) && defined(__GNUC__)                                      \
     && (defined(__x86_64__) || defined(__aarch64__))
 typedef void heaptape_function_(const struct heaptape_event *);
@@ -51,6 +51,8 @@ static __inline__ int heaptape_look_(void *of, size_t of_size, void *found) {
     const struct heaptape_object_ *object = (const struct heaptape_object_ *)of;
     unsigned i;
     (void)of_size;
+    if (!object->name || !__builtin_strstr(object->name, "libheaptape"))
+        return 0;
     for (i = 0; i < object->count; i++) {
         const struct heaptape_segment_ *segment = &object->segments[i];
         const unsigned *note = (const unsigned *)(object->base + segment->start);

@@ -4,15 +4,16 @@
 use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::heaptape;
 use heaptape_tests::wait::until;
-use heaptape_tests::{Daemon, target, test_env};
+use heaptape_tests::{Daemon, Target, target, test_env};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Starts a program without the library.
-fn plain(program: &str, arguments: &[&str]) -> Running {
-    let mut command = Command::new(target::c(program));
+fn plain(program: impl AsRef<Path>, arguments: &[&str]) -> Running {
+    let mut command = Command::new(program.as_ref());
     command.args(arguments).env_remove("LD_PRELOAD").env_remove("HEAPTAPE_SOCKET");
     let running = Running(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts"));
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", running.0.id())).unwrap_or_default();
@@ -42,7 +43,7 @@ fn number(one: &Value, key: &str) -> u64 {
 #[test]
 fn program_is_attached_and_left_on_request() {
     let mut daemon = Daemon::start(&["--mode", "profile"]);
-    let running = plain("leaks_slowly", &["1000000", "5"]);
+    let running = plain(target::c("leaks_slowly"), &["1000000", "5"]);
     let pid = running.0.id();
     let (name, before) = (pid.to_string(), mappings(pid));
     for mode in ["trace", "profile", "flight"] {
@@ -105,7 +106,7 @@ fn program_is_attached_and_left_on_request() {
 /// one, which records it, and restores it at the end.
 #[test]
 fn attached_program_is_left_at_the_end_of_the_daemon() {
-    let running = plain("leaks_slowly", &["1000000", "5"]);
+    let running = plain(target::c("leaks_slowly"), &["1000000", "5"]);
     let pid = running.0.id();
     let before = mappings(pid);
     let mut daemon = Daemon::start(&["--mode", "trace"]);
@@ -134,26 +135,28 @@ fn attached_program_is_left_at_the_end_of_the_daemon() {
 /// that is refused is tried and logged once.
 #[test]
 fn rule_attaches_programs_that_run_without_the_library() {
-    let preloaded = Command::new(target::c("leaks_slowly"))
+    // Other tests run `leaks_slowly` meanwhile.
+    let [ruled, unruled] = ["ruled", "unruled"].map(|name| Target::program("leaks_slowly.c").named(name).build());
+    let preloaded = Command::new(&ruled)
         .args(["1000000", "20"])
         .env("LD_PRELOAD", test_env::library())
         .env_remove("HEAPTAPE_SOCKET")
         .spawn();
     let preloaded = Running(preloaded.expect("it starts"));
-    let (wanted, other) = (plain("leaks_slowly", &["1000000", "20"]), plain("full_cache", &["100000", "20"]));
-    let daemon = Daemon::start(&["--program", "leaks_*=profile:2%,attach=true", "--program", "*=trace"]);
+    let (wanted, other) = (plain(&ruled, &["1000000", "20"]), plain(&unruled, &["1000000", "20"]));
+    let daemon = Daemon::start(&["--program", "ruled=profile:2%,attach=true", "--program", "*=trace"]);
     let pids = |name: &str| -> Vec<u64> { daemon.list(name).iter().map(|one| number(one, "pid")).collect() };
-    until("it is attached", || !pids("leaks_slowly").is_empty());
-    assert_eq!(daemon.list("leaks_slowly")[0]["mode"], "profile:2%");
-    let refusal = format!("process {} (leaks_slowly) is not attached: it has heaptape's library", preloaded.0.id());
+    until("it is attached", || !pids("ruled").is_empty());
+    assert_eq!(daemon.list("ruled")[0]["mode"], "profile:2%");
+    let refusal = format!("process {} (ruled) is not attached: it has heaptape's library", preloaded.0.id());
     until("the other one is refused", || daemon.log().contains(&refusal));
     // What was left on request is not attached again by the rule. Meanwhile there are two searches.
     daemon.query(&["detach", &wanted.0.id().to_string()]);
     std::thread::sleep(Duration::from_secs(11));
-    assert_eq!((pids("leaks_slowly"), pids("full_cache")), (vec![], vec![]), "{}", daemon.log());
+    assert_eq!((pids("ruled"), pids("unruled")), (vec![], vec![]), "{}", daemon.log());
     assert_eq!(daemon.log().matches(&refusal).count(), 1, "{}", daemon.log());
     assert_eq!(daemon.log().matches("is attached: ").count(), 1, "{}", daemon.log());
-    let later = plain("leaks_slowly", &["1000000", "20"]);
-    until("a later one is attached", || pids("leaks_slowly") == [u64::from(later.0.id())]);
+    let later = plain(&ruled, &["1000000", "20"]);
+    until("a later one is attached", || pids("ruled") == [u64::from(later.0.id())]);
     drop((preloaded, wanted, other, later));
 }

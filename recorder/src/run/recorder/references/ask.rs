@@ -26,7 +26,7 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(20);
 /// How long one that is stopped is waited for: a debugger stops it for a moment.
 const STOPPED_LIMIT: Duration = Duration::from_secs(1);
 /// How long we ask again while the references are read for somebody else.
-const BUSY_LIMIT: Duration = Duration::from_secs(10);
+const BUSY_LIMIT: Duration = Duration::from_secs(60);
 /// Interval of the looks at recorders that say nothing.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
