@@ -24,6 +24,25 @@ fn allocations_of_handlers_inside_hooks_are_recorded() {
     torture::passed(13, "signals whose handlers allocated", handled);
 }
 
+/// A handler may interrupt a hook that emits what an earlier handler has left: no event is emitted twice,
+/// none is lost, and each block is freed after its allocation.
+#[cfg(target_arch = "x86_64")] // It has the processor stop after each instruction.
+#[test]
+fn handlers_interrupt_hooks_that_emit_deferred_events() {
+    let rounds = if is_full() { 2_000 } else { 100 };
+    let program = Program::new(target::signal_safe("interrupts_hooks")).arg(rounds.to_string());
+    program.plain().success();
+    let recording = program.recorded().success();
+    let handled: u64 = recording.outcome.text().trim().parse().expect("how often the handler allocated");
+    assert!(handled > 2 * rounds, "{handled}");
+    let report = recording.report();
+    let process = report.only("interrupts_hooks");
+    process.assert_accounting();
+    let all = 1 + rounds + handled;
+    assert_eq!((process.allocs, process.resizes, process.frees), (all, all, all), "{process:#?}");
+    assert_eq!((process.lost_events, process.unknown_frees), (0, 0), "{process:#?}");
+}
+
 /// While a hook waits for space in its ring, handlers interrupt it thousands of times.
 #[test]
 fn allocations_of_handlers_inside_waiting_hooks_are_recorded() {

@@ -105,7 +105,7 @@ unsafe fn prepare(state: *mut ThreadState, control: &SlotControl, ring: Ring, sp
     // SAFETY: the state is mapped and the caller's alone, as the caller ensures.
     unsafe {
         (*state).writer = RingWriter::new(control, ring, sample_bytes != 0);
-        (*state).deferred = Deferred::EMPTY;
+        (*state).deferred = Deferred::new();
         (*state).labels = 0;
         (*state).countdown = sampling::Countdown::new(sample_bytes);
         (*state).stacks.reset(sp, control.owner.0.tid.load(Relaxed));

@@ -2,7 +2,7 @@
 //! of its own. They are rare, so they take the way of deferred events, each with its own timestamp.
 //! Events after an annotation have a later one, also where others have none.
 
-use super::{defer, emit_deferred};
+use super::{defer, emit_deferred, guard};
 use crate::boot::claim;
 use crate::caller::Caller;
 use crate::thread::{self, Activation, BUSY, STOPPED, ThreadState};
@@ -23,6 +23,10 @@ pub(crate) unsafe fn annotate(op: Op, address: u64, size: u64, text: *const c_ch
     // SAFETY: the thread's own state, whose activation is not 0; the text as the caller ensures.
     unsafe {
         let (address, size) = if op == Op::LABEL { count_label(state, text) } else { (address, size) };
+        let is_outer = !(*state).activation.has(BUSY);
+        if is_outer {
+            guard::begin(state, caller.sp, 0);
+        }
         let mut at = 0;
         while !text.is_null() && at < MAX_TEXT && *text.add(at) != 0 {
             let mut bytes = [0; size_of::<u128>()];
@@ -40,7 +44,8 @@ pub(crate) unsafe fn annotate(op: Op, address: u64, size: u64, text: *const c_ch
             }
         }
         defer(state, Event { op, stack: 0, address, size });
-        if !(*state).activation.has(BUSY) {
+        if is_outer {
+            guard::end(state);
             emit_deferred(state, caller.sp);
         }
     }

@@ -125,6 +125,22 @@ pub(crate) unsafe fn begin(state: *mut ThreadState, sp: usize, counted: u64) {
     compiler_fence(SeqCst);
 }
 
+/// Counts the next event of a hook that is marked and has published the one before, if `counted` is
+/// [`COUNTED`].
+///
+/// # Safety
+/// As [`begin`], but for a state that is busy.
+pub(crate) unsafe fn begin_event(state: *mut ThreadState, counted: u64) {
+    // SAFETY: the state is the calling thread's, as the caller ensures.
+    unsafe {
+        (&raw mut (*state).writer.event_head).write_volatile((*state).writer.head);
+        if counted != 0 {
+            Activation::begin_event(&raw mut (*state).activation);
+        }
+    }
+    compiler_fence(SeqCst);
+}
+
 /// Marks the hook as ended.
 ///
 /// # Safety

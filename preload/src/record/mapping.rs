@@ -34,17 +34,16 @@ pub(crate) fn mapping(op: Op, address: u64, size: u64, caller: Caller) {
     }
     // SAFETY: the thread's own state, whose activation is not 0; `caller` is the hook's.
     unsafe {
-        // A handler that leaves the capture by a jump leaves a mark by which it is noticed.
+        // A handler that leaves the capture by a jump leaves a mark by which it is noticed, and one that
+        // runs meanwhile takes no entry that has no event yet.
         let is_outer = kind == CallKind::Event;
         if is_outer {
             guard::begin(state, caller.sp, 0);
         }
         let stack = deferred_stack(state, caller);
-        if is_outer {
-            guard::end(state);
-        }
         defer(state, Event { op, stack, address, size });
         if is_outer {
+            guard::end(state);
             emit_deferred(state, caller.sp);
         }
     }

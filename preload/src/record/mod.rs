@@ -21,7 +21,7 @@ use crate::boot::{claim, inherited};
 use crate::caller::Caller;
 use crate::stack::cache;
 use crate::thread::{
-    self, Activation, COUNTED, Deferred, DeferredEvent, MAX_DEFERRED, READY, Request, ThreadState, UNTRACED,
+    self, Activation, COUNTED, Deferred, DeferredEvent, MAX_DEFERRED, PENDING, READY, Request, ThreadState, UNTRACED,
 };
 use crate::{session, timestamp};
 use core::sync::atomic::Ordering::Relaxed;
@@ -85,7 +85,7 @@ fn slow_path_state(caller: Caller, request: Request) -> Option<(*mut ThreadState
             kind = CallKind::Event;
         }
         // Events that waited for a hook that has been left happened before this call.
-        if kind == CallKind::Event && Deferred::count(&raw const (*state).deferred) != 0 {
+        if kind == CallKind::Event {
             emit_deferred(state, caller.sp);
         }
         (kind != CallKind::Inner).then_some((state, kind))
@@ -173,7 +173,7 @@ fn record(state: *mut ThreadState, op: Op, address: u64, size: u64, caller: Call
         let stack = stack();
         push(&mut *state, Event { op, stack, address, size });
         guard::end(state);
-        if Deferred::count(&raw const (*state).deferred) != 0 {
+        if Activation::read(&raw const (*state).activation).has(PENDING) {
             emit_deferred(state, caller.sp);
         }
     }
@@ -209,7 +209,8 @@ unsafe fn push(state: &mut ThreadState, event: Event) -> bool {
     if state.writer.is_short_of(MAX_EVENT_RECORDS) && !ensure_capacity(state) {
         producer.emitted.store(state.activation.events(), Relaxed);
         if event.op == Op::RESIZE_BEGIN {
-            state.activation.count_event();
+            // SAFETY: the calling thread's own state.
+            unsafe { Activation::count_event(&raw mut state.activation) };
             producer.emitted.store(state.activation.events(), Relaxed);
         }
         if event.op.is_event() || event.op == Op::RESIZE_BEGIN {
@@ -294,8 +295,10 @@ fn defer(state: *mut ThreadState, event: Event) -> bool {
     // SAFETY: the thread's own state.
     unsafe {
         let deferred = || DeferredEvent { timestamp: timestamp::now(), event };
-        let is_kept = Deferred::push(&raw mut (*state).deferred, &raw mut (*state).deferred_events, deferred);
-        if !is_kept {
+        let is_kept = Deferred::add(&raw mut (*state).deferred, &raw mut (*state).deferred_events, deferred);
+        if is_kept {
+            Activation::set(&raw mut (*state).activation, PENDING, true);
+        } else {
             // The interrupted hook may hold the other counters in registers. This one is written by
             // handlers only.
             (*state).writer.producer().deferred_dropped.fetch_add(1, Relaxed);
@@ -316,15 +319,22 @@ fn deferred_stack(state: *mut ThreadState, caller: Caller) -> u32 {
     }
 }
 
-/// Emits the deferred events. `sp` is that of the hook that has just finished.
+/// Emits the deferred events, if there are any. `sp` is that of the hook that has just finished, which
+/// is busy until the last one, so that the events of handlers that run meanwhile come after them.
 #[cold]
 #[inline(never)]
 fn emit_deferred(state: *mut ThreadState, sp: usize) {
     // SAFETY: the thread's own state; `sp` is the hook's.
     unsafe {
-        while let Some(deferred) = Deferred::next(&raw mut (*state).deferred, &raw const (*state).deferred_events) {
-            guard::begin(state, sp, if deferred.event.op.is_event() { COUNTED } else { 0 });
-            push_deferred(&mut *state, deferred);
+        while Activation::read(&raw const (*state).activation).has(PENDING) {
+            guard::begin(state, sp, 0);
+            // Cleared first: a handler that adds an event after the last one was taken sets it again.
+            Activation::set(&raw mut (*state).activation, PENDING, false);
+            while let Some(deferred) = Deferred::take(&raw mut (*state).deferred, &raw mut (*state).deferred_events) {
+                guard::begin_event(state, if deferred.event.op.is_event() { COUNTED } else { 0 });
+                push_deferred(&mut *state, deferred);
+                Activation::set(&raw mut (*state).activation, COUNTED, false);
+            }
             guard::end(state);
         }
     }
@@ -347,7 +357,8 @@ unsafe fn push_deferred(state: &mut ThreadState, deferred: DeferredEvent) {
     if state.writer.is_short_of(MAX_EVENT_RECORDS) && !ensure_capacity(state) {
         let op = deferred.event.op;
         if op.changes_blocks() {
-            state.activation.count_event();
+            // SAFETY: the calling thread's own state.
+            unsafe { Activation::count_event(&raw mut state.activation) };
             producer.emitted.store(state.activation.events(), Relaxed);
         }
         if op.is_event() || op.changes_blocks() {

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::caller::Caller;
 use crate::sampling;
-use crate::thread::{COUNTED, Deferred, Request, ThreadState};
+use crate::thread::{COUNTED, Request, ThreadState};
 use heaptape_wire::{Event, Op};
 
 /// Number of records that a second half needs.
@@ -111,9 +111,7 @@ unsafe fn record_failed(state: *mut ThreadState, address: u64, caller: Caller) {
         guard::begin(state, caller.sp, if Op::RESIZE_FAILED.is_event() { COUNTED } else { 0 });
         push(&mut *state, Event { op: Op::RESIZE_FAILED, stack: 0, address, size: 0 });
         guard::end(state);
-        if Deferred::count(&raw const (*state).deferred) != 0 {
-            emit_deferred(state, caller.sp);
-        }
+        emit_deferred(state, caller.sp);
     }
 }
 

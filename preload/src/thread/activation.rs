@@ -16,8 +16,11 @@ pub(crate) const STOPPED: u64 = 16;
 /// Bit of an activation: the thread forks, and the child keeps this state. The child must not use
 /// it as its own, even if a handler of `pthread_atfork` has made the thread idle meanwhile.
 pub(crate) const FORKING: u64 = 32;
+/// Bit of an activation: there are deferred events. So a handler that runs before the interrupted hook
+/// has emitted them does not take the fast path, but emits them before its own.
+pub(crate) const PENDING: u64 = 64;
 /// Low byte of an activation: the thread is getting its state.
-pub(crate) const ENTERING: u64 = 64;
+pub(crate) const ENTERING: u64 = UNTRACED | PENDING;
 /// Low byte of an activation: the process is not traced, either for good or while the header's
 /// `activation` says so.
 pub(crate) const UNTRACED: u64 = heaptape_wire::area::ACTIVATION_DORMANT;
@@ -69,10 +72,14 @@ impl Activation {
         self.0 / ONE_EVENT
     }
 
-    /// Counts one more event, in a hook that is busy.
+    /// Counts one more event, in a hook that is busy, in one instruction.
+    ///
+    /// # Safety
+    /// `this` must be the calling thread's.
     #[inline(always)]
-    pub(crate) const fn count_event(&mut self) {
-        self.0 += ONE_EVENT;
+    pub(crate) unsafe fn count_event(this: *mut Activation) {
+        // SAFETY: the calling thread's own word.
+        unsafe { arch::signal_atomic_add(this.cast(), ONE_EVENT) };
     }
 
     /// Marks the hook as running, and counts its event if `counted` is [`COUNTED`]. This is one
@@ -88,6 +95,17 @@ impl Activation {
         unsafe { arch::signal_atomic_add(this.cast(), count | BUSY | counted) };
     }
 
+    /// Counts one more event as [`Activation::begin`] does, in a hook that is busy and whose last event
+    /// is published.
+    ///
+    /// # Safety
+    /// `this` must be the calling thread's, without [`COUNTED`].
+    #[inline(always)]
+    pub(crate) unsafe fn begin_event(this: *mut Activation) {
+        // SAFETY: the calling thread's own word.
+        unsafe { arch::signal_atomic_add(this.cast(), ONE_EVENT | COUNTED) };
+    }
+
     /// Marks the hook as ended, in one instruction.
     ///
     /// # Safety
@@ -98,7 +116,7 @@ impl Activation {
         unsafe { arch::signal_atomic_and(this.cast(), !(BUSY | COUNTED)) };
     }
 
-    /// Sets or clears [`FORWARDING`], [`STOPPED`] or [`FORKING`], in one instruction.
+    /// Sets or clears one of the other bits, in one instruction.
     ///
     /// # Safety
     /// `this` must be the calling thread's.

@@ -11,7 +11,9 @@ pub(crate) mod descriptor_thread;
 mod forwarded;
 mod ring_writer;
 
-pub(crate) use activation::{Activation, BUSY, COUNTED, ENTERING, FORKING, FORWARDING, READY, STOPPED, UNTRACED};
+pub(crate) use activation::{
+    Activation, BUSY, COUNTED, ENTERING, FORKING, FORWARDING, PENDING, READY, STOPPED, UNTRACED,
+};
 pub(crate) use deferred::{Deferred, DeferredEvent, DeferredEvents, MANY_DEFERRED, MAX_DEFERRED};
 pub(crate) use forwarded::{Forwarded, Request};
 pub(crate) use ring_writer::{INTERVAL_AFTER_NEXT, INTERVAL_PENDING, RingWriter};
@@ -37,10 +39,10 @@ pub(crate) struct ThreadState {
     pub forwarded: Forwarded,
     /// Number of labels that the program has set on the thread.
     pub labels: u32,
-    /// Which of the deferred events are in use.
+    /// The queue of the deferred events.
     pub deferred: Deferred,
     pub stacks: ThreadStacks,
-    /// The deferred events, in the order in which they happened.
+    /// The entries of that queue.
     pub deferred_events: DeferredEvents,
 }
 
