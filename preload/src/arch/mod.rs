@@ -32,7 +32,7 @@
 //! * `capture_stub!`: the entry of the unwinder's tests.
 //!
 //! The macros are bodies of naked functions. They name nothing of the rest of this crate: what they
-//! call is passed to them. Those that change the stack pointer describe it to the unwinder; all
+//! call is passed to them. Those that change the stack pointer describe it to the unwinder. All
 //! others are in a section of their own, so that [`is_stub`] knows them.
 
 #[cfg(feature = "standalone")]
@@ -67,7 +67,8 @@ unsafe extern "C" {
     static STUBS_END: u8;
 }
 
-/// Returns whether an address is in a stub that leaves the stack pointer as it is.
+/// Returns whether an address is in a stub, which leaves the stack pointer as it is unless it has unwind
+/// data.
 pub(crate) fn is_stub(address: u64) -> bool {
     (&raw const STUBS as u64..&raw const STUBS_END as u64).contains(&address)
 }

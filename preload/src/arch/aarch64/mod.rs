@@ -2,6 +2,7 @@
 
 mod calls;
 mod instructions;
+pub(crate) mod linker_stubs;
 pub(crate) mod registers;
 pub(crate) mod stubs;
 #[cfg(not(feature = "standalone"))]

@@ -140,9 +140,32 @@ fn special(object: &Object, span: Span, bp: Saved) -> Option<Rule> {
 
 /// Returns the row that applies to an address.
 pub(crate) fn row(object: &Object, address: u64) -> Option<Row> {
-    if is_stub(address) {
-        return Some(START);
+    let row = described_row(object, address).or_else(|| is_stub(address).then_some(START));
+    #[cfg(target_arch = "aarch64")]
+    let row = row.or_else(|| row_of_linker(object, address));
+    row
+}
+
+/// Returns the row of code that a linker has added.
+#[cfg(target_arch = "aarch64")]
+#[inline(never)]
+fn row_of_linker(object: &Object, address: u64) -> Option<Row> {
+    use crate::arch::linker_stubs::{AFTER, BEFORE, Jump, linker_stub};
+    let address = address & !3;
+    let mut code = [0; BEFORE + AFTER];
+    for (index, code) in code.iter_mut().enumerate() {
+        let at = address.wrapping_add(4 * index as u64).wrapping_sub(4 * BEFORE as u64);
+        // What is outside of the object is no instruction of a stub.
+        *code = Tables::new(object, at).number(4).unwrap_or(0) as u32;
     }
+    match linker_stub(&code)? {
+        Jump::ToFunction(pushed) => Some(Row { cfa: Cfa::Register(SP, START_CFA + pushed), ..START }),
+        Jump::ToCode(distance) => described_row(object, address.wrapping_add_signed(distance)),
+    }
+}
+
+/// Returns the row that the unwind data has for an address.
+fn described_row(object: &Object, address: u64) -> Option<Row> {
     let fde = find_fde(object, address)?;
     let mut tables = Tables::new(object, fde);
     let length = tables.number(4)?;
