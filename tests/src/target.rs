@@ -175,5 +175,6 @@ pub fn bound_at_start(name: &str) -> PathBuf {
 /// Builds a C program with an allocator that may be called in signal handlers and left by jumps.
 pub fn signal_safe(name: &str) -> PathBuf {
     let allocator = Target::library("signal_safe_allocator.c").build();
-    Target::program(&format!("{name}.c")).with(&allocator).build()
+    // The loader's code that binds a symbol at its first call needs a register that is not followed.
+    Target::program(&format!("{name}.c")).with(&allocator).flag("-Wl,-z,now").build()
 }

@@ -83,6 +83,12 @@ pub(crate) fn compile(object: &Object, address: u64) -> Option<Rule> {
     if row.ra == Saved::Undefined {
         return Some(Rule(Kind::End as u64));
     }
+    // glibc's code that binds a function at its first call has a return address above its CFA, since it
+    // does not describe the two words that the linker's stub has pushed.
+    #[cfg(target_arch = "aarch64")]
+    if let (Cfa::Register(SP, offset), Saved::Same, Saved::AtCfa(8)) = (row.cfa, row.bp, row.ra) {
+        return Some(Rule::new(Kind::FromSp, i64::from(offset) + 16, 0).unwrap_or(expression));
+    }
     let gap = match row.ra {
         Saved::AtCfa(offset @ ..=-8) if offset % 8 == 0 => u64::from(offset.unsigned_abs()) / 8 - 1,
         _ => return Some(expression),
