@@ -1,37 +1,13 @@
 /* Allocates in a signal handler that interrupts hooks, stubs of the linker, and an allocator which may
-   be left at any instruction: it never uses memory twice. */
+   be interrupted anywhere (tests/programs/signal_safe_allocator.c). */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 
 #define HITS 400
-#define ROOM (1ul << 30)
-static char room[ROOM];
-static unsigned long used;
 static volatile int hits;
-
-__attribute__((noinline)) void *malloc(size_t size)
-{
-    unsigned long bytes = (size + 31) / 16 * 16, at = __atomic_fetch_add(&used, bytes, __ATOMIC_RELAXED);
-    if (at + bytes > ROOM)
-        return 0;
-    *(size_t *)(room + at) = size;
-    return room + at + 16;
-}
-
-__attribute__((noinline)) void free(void *block) { __asm__ volatile("" : : "r"(block)); }
-
-__attribute__((noinline)) void *calloc(size_t count, size_t size) { return malloc(count * size); }
-
-__attribute__((noinline)) void *realloc(void *block, size_t size)
-{
-    void *next = malloc(size);
-    size_t old = block ? ((size_t *)block)[-2] : 0;
-    if (next)
-        memcpy(next, block, old < size ? old : size);
-    return next;
-}
 
 static void handler(int signal)
 {

@@ -23,7 +23,7 @@ use crate::stack::cache;
 use crate::thread::{
     self, Activation, COUNTED, Deferred, DeferredEvent, MAX_DEFERRED, PENDING, READY, Request, ThreadState, UNTRACED,
 };
-use crate::{session, timestamp};
+use crate::{session, sys, timestamp};
 use core::sync::atomic::Ordering::Relaxed;
 use guard::CallKind;
 use heaptape_wire::event::DELTA_LIMIT;
@@ -326,17 +326,21 @@ fn deferred_stack(state: *mut ThreadState, caller: Caller) -> u32 {
 fn emit_deferred(state: *mut ThreadState, sp: usize) {
     // SAFETY: the thread's own state; `sp` is the hook's.
     unsafe {
+        let mut signals = None;
         while Activation::read(&raw const (*state).activation).has(PENDING) {
             guard::begin(state, sp, 0);
             // Cleared first: a handler that adds an event after the last one was taken sets it again.
             Activation::set(&raw mut (*state).activation, PENDING, false);
             while let Some(deferred) = Deferred::take(&raw mut (*state).deferred, &raw mut (*state).deferred_events) {
+                // Handlers may come faster than their events are emitted.
+                ring_space::hold_signals_if_crowded(&*state, &mut signals);
                 guard::begin_event(state, if deferred.event.op.is_event() { COUNTED } else { 0 });
                 push_deferred(&mut *state, deferred);
                 Activation::set(&raw mut (*state).activation, COUNTED, false);
             }
             guard::end(state);
         }
+        signals.into_iter().for_each(sys::release_signals);
     }
 }
 

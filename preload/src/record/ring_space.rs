@@ -78,6 +78,16 @@ fn ensure_capacity_aligned(state: &mut ThreadState) -> bool {
     wait(state, header, control, &mut refresh)
 }
 
+/// Has signals wait from when the thread has many deferred events, before there is no space for more.
+/// `signals` is what [`sys::release_signals`] needs then.
+pub(super) fn hold_signals_if_crowded(state: &ThreadState, signals: &mut Option<u64>) {
+    // SAFETY: the calling thread's own state.
+    let is_crowded = unsafe { Deferred::count(&raw const state.deferred) } >= MANY_DEFERRED;
+    if signals.is_none() && is_crowded && Need::PROBE.is_allowed() {
+        *signals = Some(sys::hold_signals());
+    }
+}
+
 /// Waits for space until the [`Deadline`] is over. Then the whole process stops waiting.
 fn wait(
     state: &mut ThreadState,
@@ -106,11 +116,7 @@ fn wait(
             break true;
         }
         // Handlers go on allocating while the hook waits here, and their events wait for the hook.
-        // SAFETY: the calling thread's own state.
-        let is_crowded = unsafe { Deferred::count(&raw const state.deferred) } >= MANY_DEFERRED;
-        if signals.is_none() && is_crowded && Need::PROBE.is_allowed() {
-            signals = Some(sys::hold_signals());
-        }
+        hold_signals_if_crowded(state, &mut signals);
         if !Need::SLEEP.is_allowed() {
             (0..SPINS).for_each(|_| core::hint::spin_loop());
         } else {
