@@ -25,7 +25,8 @@ def run(binary, name, timeout):
     except subprocess.TimeoutExpired:
         os.killpg(test.pid, 9)
         text, result = test.communicate()[0], "late"
-    said = "" if result == "passed" else text[-1500:]
+    # A long assertion's place is far before the end.
+    said = "" if result == "passed" else text[text.find("panicked at"):][:300] + "\n...\n" + text[-1500:]
     print(f"RESULT {result} {time.monotonic() - start:.1f} {os.path.basename(binary).rsplit('-', 1)[0]}::{name} {said!r}", flush=True)
 
 
