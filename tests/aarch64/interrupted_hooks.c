@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/time.h>
 
-#define HITS 400
+#define HITS 60
 static volatile int hits;
 
 static void handler(int signal)
