@@ -30,7 +30,7 @@ exec /bin/busybox switch_root /newroot /start
 
 START = """#!/bin/bash
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
-mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mkdir -p /dev/shm /dev/pts
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mkdir -p /dev/shm /dev/pts; ln -s /proc/self/fd /dev/fd
 mount -t tmpfs shm /dev/shm; mount -t devpts pts /dev/pts; mount -t tmpfs tmp /tmp; mount -t tmpfs run /run; chmod 1777 /tmp /dev/shm
 mount -t cgroup2 cgroup /sys/fs/cgroup
 ldconfig; busybox hostname machine; busybox ip link set lo up

@@ -2,6 +2,7 @@
 
 use heaptape_tests::cgroup::Cgroup;
 use heaptape_tests::recording::heaptape;
+use heaptape_tests::wait::until;
 use heaptape_tests::{Program, Recording, run, same, target, test_env, torture};
 use nix::sys::signal::{Signal, kill};
 use std::ffi::OsStr;
@@ -151,13 +152,7 @@ fn memory_of_threads_that_have_ended_is_used_again() {
     let file = folder.path().join("figure");
     let recording = memory(&["churn", "8000"]).env("MEMORY_FILE", &file).recorded_while(|command, folder| {
         let survivor = run::survivor(command);
-        let is_recorded = || {
-            let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            entries.any(|entry| entry.path().join("events.tape").exists())
-        };
-        while !is_recorded() {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        until("the program is recorded", || run::has_events(folder));
         std::thread::sleep(std::time::Duration::from_millis(100));
         kill(survivor, Signal::SIGSTOP).expect("it is there");
         while !std::fs::read_to_string(&file).is_ok_and(|text| !text.is_empty()) {

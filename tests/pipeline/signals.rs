@@ -1,5 +1,6 @@
 //! Signal handlers that allocate and fork while they interrupt hooks.
 
+use heaptape_tests::wait::until;
 use heaptape_tests::{Process, Program, is_full, ring, run, target, torture};
 use nix::sys::signal::{Signal, kill};
 use std::time::Duration;
@@ -47,8 +48,10 @@ fn handlers_interrupt_hooks_that_emit_deferred_events() {
 #[test]
 fn allocations_of_handlers_inside_waiting_hooks_are_recorded() {
     let program = Program::new(target::signal_safe("signal_storm")).arg("200000");
-    let recording = program.option(ring(4)).recorded_while(|command, _| {
+    let recording = program.option(ring(4)).recorded_while(|command, folder| {
         let survivor = run::survivor(command);
+        // Before, it would go on without us when it has waited long enough.
+        until("the program is recorded", || run::has_events(folder));
         for round in 0..4 {
             std::thread::sleep(Duration::from_millis(200));
             if command.try_wait().expect("waits").is_some() {

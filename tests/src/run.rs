@@ -275,6 +275,11 @@ pub fn survivor(command: &Child) -> Pid {
     })
 }
 
+/// Returns whether a recording has a process.
+pub fn has_events(folder: &Path) -> bool {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| entry.path().join("events.tape").exists())
+}
+
 /// Returns the program that a command records, once it runs.
 pub fn started(command: u32) -> Option<Pid> {
     let own = std::fs::read_link(format!("/proc/{command}/exe")).ok()?;
