@@ -9,7 +9,7 @@
 
 use crate::probe;
 use crate::sys::Need;
-use crate::thread::{Activation, BUSY, COUNTED, FORWARDING, Forwarded, Request, ThreadState};
+use crate::thread::{Activation, BUSY, COUNTED, Deferred, FORWARDING, Forwarded, PENDING, Request, ThreadState};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst, compiler_fence};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,6 +94,10 @@ pub(crate) unsafe fn abandon(state: *mut ThreadState) {
         }
         writer.roll_back((*state).countdown.mean != 0);
         Activation::end(&raw mut (*state).activation);
+        // The hook may have been about to emit them.
+        if Deferred::count(&raw const (*state).deferred) != 0 {
+            Activation::set(&raw mut (*state).activation, PENDING, true);
+        }
         (*state).stacks.cache.forget();
         (*state).deferred.abandon_capture();
     }
