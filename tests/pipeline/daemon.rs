@@ -1,5 +1,7 @@
 //! The daemon records programs in the chosen mode, and keeps them in its epochs.
 
+use heaptape_formats::recording::TAPE;
+use heaptape_formats::tape::{self, Record, Step};
 use heaptape_tests::daemon::Running;
 use heaptape_tests::recording::{Leak, Report, heaptape};
 use heaptape_tests::wait::until;
@@ -144,6 +146,38 @@ fn flight_recording_is_kept_when_its_process_dies() {
     daemon.stop();
     daemon.assert_complete();
     assert!(!daemon.state().join("0/flight").exists());
+}
+
+/// Each segment begins at a tick with its time, also if its program had done nothing for a while: the
+/// times of its events come from both.
+#[test]
+fn segments_of_an_idle_program_have_right_times() {
+    let mut daemon = Daemon::start(&["--mode", "flight", "--flight-time", "2s"]);
+    daemon.run(&target::c("leaks_slowly"), &["3", "1300", "1000", "abort"]);
+    daemon.stop();
+    daemon.assert_complete();
+    let folders =
+        daemon.epochs(&[]).into_iter().flat_map(|epoch| std::fs::read_dir(epoch).expect("an epoch").flatten());
+    let tapes: Vec<_> = folders.filter_map(|folder| std::fs::read(folder.path().join(TAPE)).ok()).collect();
+    assert!(tapes.len() > 2, "{} segments", tapes.len());
+    for bytes in tapes {
+        let (mut reader, mut start, mut known) = (tape::Reader::new(&bytes).expect("a tape"), None, Vec::new());
+        while let Step::Record(_, record) = reader.step() {
+            match record {
+                Record::Process(process) => start = Some(process),
+                Record::Clock(clock) => known.push((clock.tick, clock.unix_ns)),
+                Record::End(end) => known.push((end.tick, end.unix_ns)),
+                _ => {}
+            }
+        }
+        let start = start.expect("a process");
+        assert!(known.len() > 1, "{known:?}");
+        for (tick, unix_ns) in known {
+            let seconds = (tick - start.start_tick) as f64 / start.ticks_per_second as f64;
+            let shown = unix_ns as f64 / 1e9 - (start.start_unix_ns as f64 / 1e9 + seconds);
+            assert!(shown.abs() < 0.2, "{shown} s from its time, {seconds} s after the start");
+        }
+    }
 }
 
 /// Sample files stand for the kernel's, which may have no memory controller of version 2.

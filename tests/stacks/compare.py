@@ -203,37 +203,43 @@ def compare(heaptape, recording, folder):
         if os.path.isdir(f"{recording}/{name}"):
             ours[int(name.split(".")[0])].append(name)
     theirs = [path for path in glob.glob(f"{folder}/*") if not path.endswith((".maps", ".ask", ".answer"))]
-    starts = process_starts(heaptape, recording)
+    programs = programs_of(heaptape, recording)
     for path in sorted(theirs):
-        pid, start, exe = os.path.basename(path).split(".", 2)
+        pid, _, exe = os.path.basename(path).split(".", 2)
         found = samples(path)
         if not found:
             continue
-        # The process of this pid that ran the same program, and began nearest to the oracle.
-        candidates = [(abs(starts[name][0] - int(start)), name) for name in ours[int(pid)] if name in starts and starts[name][1] == exe]
-        if not candidates:
+        # A process can run the same program several times: of the recordings with its pid, the one
+        # that has the most of the samples. No time tells them apart: an oracle begins before or after
+        # its recording.
+        lives = [name for name in ours[int(pid)] if programs.get(name) == exe]
+        if not lives:
             counts[ABSENT] += len(found)
             note(places, ABSENT, f"{exe}: no such process in the recording", f"pid {pid}")
             continue
-        compare_process(heaptape, f"{recording}/{min(candidates)[1]}", path, found, counts, places)
+        compared = [compare_process(heaptape, f"{recording}/{name}", path, found) for name in lives]
+        own, own_places = min(compared, key=lambda of: of[0][ABSENT])
+        counts.update(own)
+        for key, (count, example) in own_places.items():
+            places.setdefault(key, [0, example])[0] += count
     return counts, places
 
 
-def process_starts(heaptape, recording):
-    """Start and program of each process by its folder."""
-    starts = {}
+def programs_of(heaptape, recording):
+    """The program of each process by its folder."""
+    programs = {}
     for name in os.listdir(recording):
         tape = f"{recording}/{name}/events.tape"
         if os.path.exists(tape):
             dump = subprocess.Popen([heaptape, "dump", tape], stdout=subprocess.PIPE, text=True, errors="replace")
             for line in dump.stdout:
-                match = re.search(r" process pid .* unix (\d+) .* exe \"(.*?)\" cwd", line)
+                match = re.search(r" process pid .* exe \"(.*?)\" cwd", line)
                 if match:
-                    starts[name] = (int(match[1]), os.path.basename(match[2]))
+                    programs[name] = os.path.basename(match[1])
                     break
             dump.stdout.close()
             dump.wait()
-    return starts
+    return programs
 
 
 def note(places, kind, place, example):
@@ -251,7 +257,9 @@ def answer_of(path, sample):
     return frames[frames.index(sample.from_) :] if sample.from_ in frames else None
 
 
-def compare_process(heaptape, recorded, path, found, counts, places):
+def compare_process(heaptape, recorded, path, found):
+    """Compares the samples of one process with one recording, as compare() does."""
+    counts, places = collections.Counter(), {}
     process = Process(heaptape, recorded, {sample.tid for sample in found})
     modules = Modules()
     modules.ranges = [(start, end, bias, name) for start, end, bias, name in process.modules]
@@ -281,3 +289,4 @@ def compare_process(heaptape, recorded, path, found, counts, places):
         if kind == THEIRS_EARLY and equal and flags[equal - 1] & GUESSED:
             doubtful += " (by the frame pointer)"
         note(places, kind, doubtful, "\n".join(text))
+    return counts, places

@@ -94,7 +94,16 @@ pub struct Moment {
 
 impl Moment {
     pub fn now(clock: &Clock) -> Moment {
-        Moment { tick: clock.now(), unix_ns: unix_ns() }
+        let Anchor { tick, unix_ns, .. } = clock.anchor();
+        Moment { tick, unix_ns }
+    }
+
+    /// Returns a tick that was not long ago with its time on the wall clock.
+    pub fn of(tick: u64, clock: &Clock, ticks_per_second: u64) -> Moment {
+        let now = Moment::now(clock);
+        let ticks = u128::from(now.tick.saturating_sub(tick));
+        let ns = (ticks * 1_000_000_000 / u128::from(ticks_per_second.max(1))).min(u64::MAX.into()) as u64;
+        Moment { tick, unix_ns: now.unix_ns.saturating_sub(ns) }
     }
 }
 
@@ -126,8 +135,8 @@ impl Clock {
         let tries = (0..3).map(|_| {
             let before = self.now();
             let raw_ns = nanoseconds(ClockId::CLOCK_MONOTONIC_RAW);
-            let after = self.now();
             let (unix_ns, monotonic_ns) = (unix_ns(), nanoseconds(ClockId::CLOCK_MONOTONIC));
+            let after = self.now();
             let tick = before + after.saturating_sub(before) / 2;
             (after.saturating_sub(before), Anchor { tick, unix_ns, monotonic_ns, raw_ns })
         });
@@ -184,6 +193,20 @@ mod tests {
             let (ticks, real) = (clock.now() - start, start_time.elapsed().as_secs_f64());
             let measured = ticks as f64 / clock.ticks_per_second() as f64;
             assert!((measured / real - 1.0).abs() < 0.02, "{measured} s by ticks, {real} s");
+        }
+    }
+
+    #[test]
+    fn a_past_tick_has_its_own_time() {
+        for clock in [Clock::choose(), Clock::of(CLOCK_MONOTONIC)] {
+            let rate = clock.ticks_per_second();
+            let (before, tick, after) = (unix_ns(), clock.now(), unix_ns());
+            std::thread::sleep(Duration::from_millis(300));
+            let moment = Moment::of(tick, &clock, rate);
+            assert_eq!(moment.tick, tick);
+            // The rate is measured in two milliseconds.
+            let tolerance = 10_000_000;
+            assert!((before - tolerance..after + tolerance).contains(&moment.unix_ns), "{before} {moment:?} {after}");
         }
     }
 

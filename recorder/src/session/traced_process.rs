@@ -175,12 +175,12 @@ impl Session {
     }
 
     /// Returns a session for the next segment of the process, in another folder with other options.
-    /// With `starts` (tick and wall clock), the segment counts its time from there.
-    pub fn next_segment(&self, folder: PathBuf, options: Arc<Options>, starts: Option<(u64, u64)>) -> Session {
+    /// With `starts`, the segment counts its time from there.
+    pub fn next_segment(&self, folder: PathBuf, options: Arc<Options>, starts: Option<Moment>) -> Session {
         let (mut process, mut began_unix_ns) = (self.process.clone(), self.began_unix_ns);
         process.sample_bytes = options.sample_bytes;
         process.free_sites = options.free_stacks;
-        if let Some((tick, unix_ns)) = starts {
+        if let Some(Moment { tick, unix_ns }) = starts {
             if began_unix_ns == 0 {
                 began_unix_ns = process.start_unix_ns;
             }

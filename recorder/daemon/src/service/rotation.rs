@@ -9,8 +9,9 @@ use crate::epoch::Epoch;
 use crossbeam_channel::bounded;
 use formats::recording::{Exit, Kept};
 use heaptape_recorder::digest::ProcessCommand;
+use heaptape_recorder::os::clock::{self, Moment};
+use heaptape_recorder::os::crash;
 use heaptape_recorder::os::permissions::remove_segment;
-use heaptape_recorder::os::{clock, crash};
 use heaptape_recorder::pipeline::Command;
 use heaptape_recorder::session::SessionId;
 use heaptape_recorder::session::options::Mode;
@@ -149,7 +150,7 @@ impl Service {
             client.interval = choice.interval();
         }
         // A profile continues to count from the attach; a trace starts anew.
-        let starts = choice.mode.has_events().then(|| (self.admissions.clock.now(), clock::unix_ns()));
+        let starts = choice.mode.has_events().then(|| Moment::now(&self.admissions.clock));
         let session = Arc::new(client.session.next_segment(folder, Arc::new(options), starts));
         client.choice = choice;
         client.session = Arc::clone(&session);

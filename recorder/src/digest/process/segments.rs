@@ -273,8 +273,10 @@ impl ProcessRecording {
             tracing::error!("{}: {error}", next.display());
             return None;
         }
-        let starts = (self.last_tick, crate::os::clock::unix_ns());
-        Some(Arc::new(self.session.next_segment(next, Arc::clone(&self.session.options), Some(starts))))
+        let session = &self.session;
+        // A program that does nothing has had its last event long ago.
+        let starts = Moment::of(self.last_tick, &session.clock, session.process.ticks_per_second);
+        Some(Arc::new(session.next_segment(next, Arc::clone(&session.options), Some(starts))))
     }
 
     /// Returns the accounts of a process that continues: records in its rings belong to later

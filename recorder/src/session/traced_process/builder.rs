@@ -3,7 +3,7 @@
 
 use super::{Fork, Session, SessionId, Stats};
 use crate::inject::patch::Plan;
-use crate::os::clock::{self, Clock};
+use crate::os::clock::{Clock, Moment};
 use crate::os::processor::page_bytes;
 use crate::os::sys::Mapping;
 use crate::session::event_rate::Limit;
@@ -95,7 +95,7 @@ impl SessionBuilder {
             origin: origin.number(),
             ticks_per_second,
             start_tick,
-            start_unix_ns: clock::unix_ns(),
+            start_unix_ns: Moment::of(start_tick, &clock, ticks_per_second).unix_ns,
             page_size,
             exe: Text(process.exe),
             cwd: Text(process.cwd),
