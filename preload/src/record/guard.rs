@@ -189,3 +189,33 @@ pub(crate) unsafe fn forwarded(state: *mut ThreadState, sp: usize) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread::DeferredEvent;
+    use heaptape_wire::{Event, Op, SlotControl};
+    use std::boxed::Box;
+
+    #[test]
+    fn what_waits_for_a_hook_that_was_left_is_for_the_next_one() {
+        let control = SlotControl::default();
+        for is_waiting in [false, true] {
+            // SAFETY: numbers and pointers, of which zeros are valid values; all of it is the test's own.
+            unsafe {
+                let mut state = Box::<ThreadState>::new_zeroed().assume_init();
+                (state.writer.control, state.activation) = (&raw const control, Activation::NEW);
+                let this = &raw mut *state;
+                Activation::begin(&raw mut (*this).activation, COUNTED);
+                if is_waiting {
+                    let event = Event { op: Op::TEXT, stack: 0, address: 0, size: 0 };
+                    let (deferred, events) = (&raw mut (*this).deferred, &raw mut (*this).deferred_events);
+                    assert!(Deferred::add(deferred, events, || DeferredEvent { timestamp: 1, event }));
+                }
+                abandon(this);
+                let activation = (*this).activation;
+                assert_eq!((activation.has(BUSY), activation.has(PENDING)), (false, is_waiting));
+            }
+        }
+    }
+}
