@@ -5,9 +5,6 @@ use super::rss::{all_rss, oracle};
 use heaptape_tests::{Program, Recording, same, target};
 use serde_json::Value;
 
-/// Bytes of the segment that the program keeps.
-const SEGMENT: u64 = 7 * 4096;
-
 fn report(recording: &Recording) -> Vec<Value> {
     let output = recording.heaptape(&["report", "--json"]).success();
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -30,7 +27,8 @@ fn mapped_ranges_are_those_that_the_program_counts() {
     let processes = report(&recording);
     let [parent, child] = &processes[..] else { panic!("{processes:#?}") };
     // The recorder reads the length of a segment, and may be too late for that on a busy machine.
-    let [expected, without] = [0, SEGMENT].map(|late| oracle(&recording, "mapped") - late);
+    let page = oracle(&recording, "page");
+    let [expected, without] = [0, 7 * page].map(|late| oracle(&recording, "mapped") - late);
     let mapped = sum(parent, "mapped_bytes");
     assert!([expected, without].contains(&mapped), "{expected}: {parent:#}");
     // Two ends and a middle of one call, three each of two that differ in their access, one of each
@@ -43,7 +41,7 @@ fn mapped_ranges_are_those_that_the_program_counts() {
     assert_eq!(sum(parent, "reserved_bytes"), oracle(&recording, "reserved"), "{parent:#}");
     let returned = (sum(parent, "returned_bytes"), sum(parent, "returned_calls"));
     assert_eq!(returned, (oracle(&recording, "returned"), 2), "{parent:#}");
-    assert_eq!((sum(child, "mapped_bytes"), sum(child, "calls")), (13 * 4096, 1), "{child:#}");
+    assert_eq!((sum(child, "mapped_bytes"), sum(child, "calls")), (13 * page, 1), "{child:#}");
     assert_eq!((sum(child, "inherited_bytes"), sum(parent, "inherited_bytes")), (mapped, 0), "{child:#}");
     for process in &processes {
         let number = |name: &str| process[name].as_u64().expect("a number");
@@ -73,7 +71,7 @@ fn json(recording: &Recording, arguments: &[&str]) -> Value {
 fn assert_leaks_name_them(recording: &Recording, mapped: u64) {
     let leaks = json(recording, &["leaks"]);
     let rows = leaks["mappings"].as_array().unwrap_or_else(|| panic!("{leaks:#}"));
-    let bytes = |row: &Value| row["bytes"].as_u64().expect("bytes");
+    let (page, bytes) = (oracle(recording, "page"), |row: &Value| row["bytes"].as_u64().expect("bytes"));
     assert_eq!(rows.iter().map(bytes).sum::<u64>(), mapped, "{rows:#?}");
     let of = |name: &str| {
         let is_it = |row: &&Value| {
@@ -92,16 +90,16 @@ fn assert_leaks_name_them(recording: &Recording, mapped: u64) {
     ] {
         let row = of(name);
         let found = (bytes(row), row["ranges"].as_u64(), row["function"].as_str());
-        assert_eq!(found, (pages * 4096, Some(ranges), Some(function)), "{row:#}");
+        assert_eq!(found, (pages * page, Some(ranges), Some(function)), "{row:#}");
     }
     let segment = rows.iter().find(|row| row["function"] == "shmat");
-    assert!(segment.is_none_or(|row| bytes(row) == SEGMENT), "{rows:#?}");
+    assert!(segment.is_none_or(|row| bytes(row) == 7 * page), "{rows:#?}");
     // The recorder reads the name, too.
     assert!(of("map_file")["file"].as_str().is_none_or(|file| file.contains("mappings")), "{rows:#?}");
     assert!(json(recording, &["leaks", "--mappings", "no"])["mappings"].is_null());
     let only = json(recording, &["leaks", "--mappings", "only"]);
     assert_eq!((&only["mappings"], only["leaks"].as_array().map(Vec::len)), (&leaks["mappings"], Some(0)));
-    assert_eq!(of("reserves")["reserved_bytes"].as_u64(), Some(59 * 4096), "{rows:#?}");
+    assert_eq!(of("reserves")["reserved_bytes"].as_u64(), Some(59 * page), "{rows:#?}");
 }
 
 /// `peak` and `timeline` have what was mapped at their times, and `rss` the pages of it that were
@@ -123,7 +121,7 @@ fn assert_others_have_them(recording: &Recording, mapped: u64) {
     for report in all_rss(recording, &[]).iter().filter(|report| report["cause"] == "exit") {
         let rows = report["mapped"].as_array().unwrap_or_else(|| panic!("{report:#}"));
         let bytes = rows.iter().filter_map(|row| row["bytes"].as_u64()).sum::<u64>();
-        assert_eq!(bytes, 3 * 4096, "{report:#}");
+        assert_eq!(bytes, 3 * oracle(recording, "page"), "{report:#}");
         let returned = report["returned"].as_array().unwrap_or_else(|| panic!("{report:#}"));
         let sum = |key: &str| returned.iter().filter_map(|row| row[key].as_u64()).sum::<u64>();
         assert_eq!((sum("bytes"), sum("calls")), (oracle(recording, "returned"), 2), "{report:#}");

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PAGE 4096L
+#define PAGE sysconf(_SC_PAGESIZE)
 #define CHECK(condition) do { if (!(condition)) { fprintf(stderr, "line %d: %s\n", __LINE__, #condition); exit(1); } } while (0)
 
 static void *early;
@@ -60,11 +60,11 @@ __attribute__((noinline)) static void keeps_nothing(void) {
   CHECK(munmap(at, 4 * PAGE) == 0);
 }
 
-// 3 pages of a file stay: 9000 bytes of it.
+// 3 pages of a file stay: a part of the last one.
 __attribute__((noinline)) static void map_file(const char *path) {
   int file = open(path, O_RDONLY);
   CHECK(file >= 0);
-  CHECK(mmap(NULL, 9000, PROT_READ, MAP_PRIVATE, file, 0) != MAP_FAILED);
+  CHECK(mmap(NULL, 2 * PAGE + 808, PROT_READ, MAP_PRIVATE, file, 0) != MAP_FAILED);
   close(file);
   usleep(50000);  // the recorder reads the name
 }
@@ -160,6 +160,6 @@ int main(int count, char **arguments) {
   CHECK(waitpid(child, &status, 0) == child && status == 0);
   // early, cuts, moves, file, segment, break, handler, reserved ones, 4 threads with 10 pages
   long pages = 5 + 3 + 40 + 3 + 7 + 11 + 2 + 9 + 40;
-  printf("mapped %ld\nreserved %ld\nreturned %ld\n", pages * PAGE, 59 * PAGE, 5 * PAGE);
+  printf("page %ld\nmapped %ld\nreserved %ld\nreturned %ld\n", PAGE, pages * PAGE, 59 * PAGE, 5 * PAGE);
   return 0;
 }
