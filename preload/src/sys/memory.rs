@@ -3,6 +3,7 @@
 use super::Need;
 use crate::arch;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use heaptape_wire::area::PAGE;
 
 /// Returns the address that a call that maps memory returned, or `None` for an error.
 fn address(result: isize) -> Option<*mut u8> {
@@ -13,8 +14,8 @@ const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Bytes before and behind each mapping of this library that nobody can access. The kernel places
 /// mappings side by side, and a block of the program that is written beyond its end, page for page,
-/// must end the program as it does without this library.
-pub(crate) const GUARD: usize = 4096;
+/// must end the program as it does without this library. They are as large as the largest pages.
+pub(crate) const GUARD: usize = PAGE as usize;
 
 /// The part of the addresses that the program's limit leaves which a mapping may take.
 #[derive(Clone, Copy, PartialEq, Eq)]
