@@ -221,7 +221,7 @@ impl Area {
             let (before, length) = self.mapped_segment(table, segment - 1)?;
             let bytes = bytes as usize;
             let part = if table == Table::Nodes { Part::Sixteenth } else { Part::Quarter };
-            let page = before.wrapping_add(length - sys::GUARD);
+            let page = before.wrapping_add(length - sys::guard_bytes());
             sys::map_once(known, self.start(table, segment), (page, bytes, part), sys::map_behind)?;
         }
         Some(origins[last].load(Acquire)).filter(|origin| *origin != 0)

@@ -12,10 +12,12 @@ fn address(result: isize) -> Option<*mut u8> {
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Bytes before and behind each mapping of this library that nobody can access. The kernel places
-/// mappings side by side, and a block of the program that is written beyond its end, page for page,
-/// must end the program as it does without this library. They are as large as the largest pages.
-pub(crate) const GUARD: usize = PAGE as usize;
+/// Returns the bytes before and behind each mapping of this library that nobody can access: a page. The
+/// kernel places mappings side by side, and a block of the program that is written beyond its end, page
+/// for page, must end the program as it does without this library.
+pub(crate) fn guard_bytes() -> usize {
+    if cfg!(target_arch = "x86_64") { PAGE as usize } else { super::auxiliary(libc::AT_PAGESZ) }
+}
 
 /// The part of the addresses that the program's limit leaves which a mapping may take.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub(crate) fn reserve(bytes: usize, part: Part) -> Option<*mut u8> {
     static REFUSED: AtomicUsize = AtomicUsize::new(0);
     static WAITING: AtomicUsize = AtomicUsize::new(0);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let needed = bytes + 2 * GUARD;
+    let needed = bytes + 2 * guard_bytes();
     let mut rest = bytes * (part as usize - 1);
     let (wanted, waiting) = (needed + rest, WAITING.load(Relaxed));
     if rest != 0 && waiting != 0 && wanted >= REFUSED.load(Relaxed) {
@@ -59,7 +61,7 @@ pub(crate) fn reserve(bytes: usize, part: Part) -> Option<*mut u8> {
         Some(start) if rest != 0 => unmap_at(start.wrapping_add(needed), rest),
         _ => {}
     }
-    Some(start?.wrapping_add(GUARD))
+    Some(start?.wrapping_add(guard_bytes()))
 }
 
 /// Maps private memory of zeros between two guards. Returns `None` if the system refuses.
@@ -183,21 +185,21 @@ pub(crate) fn replace(at: *mut u8, mapping: *mut u8, bytes: usize, wanted: usize
 /// that page, between two guards. Returns `None` if the system refuses. The new mapping is not locked,
 /// even if the program locks all its memory, because it would count against the program's limit.
 pub(crate) fn map_behind(page: *mut u8, bytes: usize, part: Part) -> Option<*mut u8> {
-    let start = reserve(bytes, part)?;
-    unlock_at(page, GUARD);
+    let (start, guard_bytes) = (reserve(bytes, part)?, guard_bytes());
+    unlock_at(page, guard_bytes);
     // The page comes in place of the first guard, and becomes one.
-    let guard = start.wrapping_sub(GUARD);
-    if replace(guard, page, 0, GUARD + bytes).is_none() {
+    let guard = start.wrapping_sub(guard_bytes);
+    if replace(guard, page, 0, guard_bytes + bytes).is_none() {
         unmap(start, bytes);
         return None;
     }
-    protect(guard, GUARD, libc::PROT_NONE);
+    protect(guard, guard_bytes, libc::PROT_NONE);
     Some(start)
 }
 
 /// Unlocks memory of this library and its guards, where that is allowed.
 pub(crate) fn unlock(at: *mut u8, bytes: usize) {
-    unlock_at(at.wrapping_sub(GUARD), bytes + 2 * GUARD);
+    unlock_at(at.wrapping_sub(guard_bytes()), bytes + 2 * guard_bytes());
 }
 
 /// Unlocks memory that has no guards, where that is allowed.
@@ -211,7 +213,7 @@ pub(crate) fn unlock_at(at: *mut u8, bytes: usize) {
 /// Unmaps memory that this library has mapped, with its guards.
 #[inline(never)]
 pub(crate) fn unmap(at: *mut u8, bytes: usize) {
-    unmap_at(at.wrapping_sub(GUARD), bytes + 2 * GUARD);
+    unmap_at(at.wrapping_sub(guard_bytes()), bytes + 2 * guard_bytes());
 }
 
 /// Unmaps memory that has no guards.

@@ -15,8 +15,8 @@ mod memory;
 mod permissions;
 
 pub(crate) use memory::{
-    GUARD, Part, advise, map_at, map_behind, map_constant, map_file, map_once, map_private, protect_code, replace,
-    replace_by_zeros, reserve, unlock, unlock_at, unmap, unmap_at,
+    Part, advise, guard_bytes, map_at, map_behind, map_constant, map_file, map_once, map_private, protect_code,
+    replace, replace_by_zeros, reserve, unlock, unlock_at, unmap, unmap_at,
 };
 pub(crate) use permissions::{Need, forbid, forbidden, permit, restore};
 
