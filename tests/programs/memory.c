@@ -69,12 +69,17 @@ static void *shortly(void *v) {
     for (unsigned long i = 0; i < 1000; i++) free(malloc(40));
     return v;
 }
+/* A stack of 64 KiB, or of the least that a thread has on this machine. */
+static void small_stack(pthread_attr_t *attr) {
+    size_t least = (size_t)sysconf(_SC_THREAD_STACK_MIN);
+    pthread_attr_init(attr);
+    must(!pthread_attr_setstacksize(attr, least > 65536 ? least : 65536), "a small stack");
+}
 static int crowd(void) {
     pthread_t busy, id;
     pthread_attr_t attr;
     int started = 0;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 65536);
+    small_stack(&attr);
     must(!pthread_create(&busy, &attr, branches, 0), "a thread");
     for (unsigned k = 0; k < 20; k++) {
         for (unsigned i = 0; i < 3000; i++) branch(i * 7919 + k, 17);
@@ -95,8 +100,7 @@ static void *work(void *v) {
 static void threads(unsigned long count) {
     static pthread_t id[1000];
     pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 65536);
+    small_stack(&attr);
     pthread_barrier_init(&meeting, 0, count + 1);
     for (unsigned long i = 0; i < count; i++) must(!pthread_create(&id[i], &attr, work, 0), "a thread");
     pthread_barrier_wait(&meeting);
